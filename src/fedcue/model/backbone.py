@@ -1,0 +1,193 @@
+"""Load a frozen backbone: the embedded one, a folder as on the hub, or a hub id."""
+
+from __future__ import annotations
+
+import json
+import math
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fedcue.errors import BackboneError
+from fedcue.model.vit import Architecture, VisionTransformer, interpolate_positions
+
+FILES = ("config.json", "model.safetensors")
+EMBEDDED = "embedded"
+_IGNORED = ("head.", "head_dist.", "fc_norm.", "mask_token")
+_HEADS = {"huge": 16, "giant_patch14_dinov2": 24, "giant_patch14_reg4_dinov2": 24, "giant": 16}
+
+
+def load_backbone(name: str = EMBEDDED, image_size: int | None = None) -> VisionTransformer:
+    """Load the backbone ``name`` for square images of ``image_size`` pixels, frozen, in eval mode."""
+    folder = locate(name)
+    config = _read_config(folder)
+    tensors = _read_tensors(folder)
+    architecture = _architecture(folder, config, tensors, image_size)
+    model = VisionTransformer(architecture)
+    prefix = 1 + architecture.registers if architecture.position_on_prefix else 0
+    tensors["pos_embed"] = interpolate_positions(
+        tensors["pos_embed"], architecture.patches, prefix
+    )
+    _check_tensors(folder, tensors, model.state_dict())
+    model.load_state_dict(tensors)
+    return model.eval().requires_grad_(False)
+
+
+def locate(name: str) -> Path:
+    """Return the local folder of the backbone ``name``, downloading a hub id if need be."""
+    if name == EMBEDDED:
+        return Path(str(resources.files("fedcue"))) / "assets" / "backbone"
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        _require_files(folder)
+        return folder
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise BackboneError(
+            f"Backbone {name!r} is neither a folder nor a hub id. Give {EMBEDDED!r}, a folder with "
+            f"{' and '.join(FILES)}, or an id such as timm/vit_base_patch16_224.orig_in21k."
+        )
+    return _download(name)
+
+
+def _download(repository: str) -> Path:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        paths = [Path(hf_hub_download(repository, file)) for file in FILES]
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+        raise BackboneError(
+            f"Backbone {repository!r} is not in the local cache and could not be downloaded "
+            f"({type(error).__name__}). Without network, copy the repository's {' and '.join(FILES)} "
+            "into a folder and give backbone=FOLDER."
+        ) from error
+    return paths[0].parent
+
+
+def _require_files(folder: Path) -> None:
+    missing = [file for file in FILES if not (folder / file).is_file()]
+    if missing:
+        raise BackboneError(
+            f"Backbone folder {folder} has no {' and no '.join(missing)}. It needs "
+            f"{' and '.join(FILES)}, as in a timm repository on the hub (pickled weights are not read)."
+        )
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BackboneError(f"{folder / 'config.json'} is not readable JSON: {error}") from error
+    if not isinstance(config, dict) or not isinstance(config.get("pretrained_cfg", {}), dict):
+        raise BackboneError(
+            f"{folder / 'config.json'} must be an object with a 'pretrained_cfg' object, as timm writes."
+        )
+    return config
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    path = folder / "model.safetensors"
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = [name for name in file.keys() if not name.startswith(_IGNORED)]  # noqa: SIM118
+            return {name: file.get_tensor(name).float() for name in names}
+    except (SafetensorError, OSError, RuntimeError, TypeError, ValueError) as error:
+        raise BackboneError(f"{path} is not a readable safetensors file: {error}") from error
+
+
+def _architecture(
+    folder: Path, config: dict[str, Any], tensors: dict[str, Tensor], image_size: int | None
+) -> Architecture:
+    pretrained = {**config, **config.get("pretrained_cfg", {})}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    try:
+        width, channels, patch, _ = shapes["patch_embed.proj.weight"]
+        hidden = shapes["blocks.0.mlp.fc1.weight"][0]
+        positions = shapes["pos_embed"][1]
+    except (KeyError, ValueError, IndexError) as error:
+        raise BackboneError(
+            f"{folder / 'model.safetensors'} does not hold a ViT under timm's names "
+            f"({error}). Known: plain ViT, AugReg, DeiT (not distilled) and DINOv2."
+        ) from error
+    depth = len({name.split(".")[1] for name in shapes if name.startswith("blocks.")})
+    registers = shapes.get("reg_token", (1, 0, width))[1]
+    on_prefix = math.isqrt(positions - 1 - registers) ** 2 == positions - 1 - registers
+    prefix = 1 + registers if on_prefix else 0
+    size = image_size or _input_size(folder, pretrained) or math.isqrt(positions - prefix) * patch
+    heads = _heads(config, width)
+    if channels != 3 or patch < 1 or size < patch or size % patch:
+        raise BackboneError(
+            f"Image size {size} does not fit backbone {folder}: its patches are {patch} pixels wide "
+            f"on {channels} channels. Give a multiple of {patch}, such as {max(1, size // patch) * patch}."
+        )
+    if heads < 1 or width % heads:
+        raise BackboneError(f"{folder}: {heads} heads do not divide the width {width}.")
+    return Architecture(
+        width=width,
+        depth=depth,
+        heads=heads,
+        patch=patch,
+        image_size=size,
+        hidden=hidden,
+        registers=registers,
+        layer_scale="blocks.0.ls1.gamma" in shapes,
+        position_on_prefix=on_prefix,
+        mean=_channels(folder, pretrained, "mean"),
+        std=_channels(folder, pretrained, "std"),
+    )
+
+
+def _input_size(folder: Path, pretrained: dict[str, Any]) -> int | None:
+    size = pretrained.get("input_size")
+    if size is None:
+        return None
+    if isinstance(size, list) and len(size) == 3 and all(type(side) is int for side in size):
+        return int(size[-1])
+    raise BackboneError(f"{folder / 'config.json'}: input_size must be [3, H, W], got {size!r}.")
+
+
+def _heads(config: dict[str, Any], width: int) -> int:
+    arguments = config.get("model_args") or {}
+    given = arguments.get("num_heads") if isinstance(arguments, dict) else None
+    if type(given) is int:
+        return given
+    name = str(config.get("architecture", ""))
+    return next((heads for part, heads in _HEADS.items() if part in name), max(1, width // 64))
+
+
+def _channels(folder: Path, pretrained: dict[str, Any], key: str) -> tuple[float, float, float]:
+    value = pretrained.get(key, [0.5, 0.5, 0.5])
+    try:
+        red, green, blue = (float(channel) for channel in value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BackboneError(
+            f"{folder / 'config.json'}: {key} must be three numbers, got {value!r}."
+        ) from error
+    if not all(map(math.isfinite, (red, green, blue))) or (key == "std" and min(red, green, blue) <= 0):
+        raise BackboneError(f"{folder / 'config.json'}: {key} {value!r} cannot normalise an image.")
+    return red, green, blue
+
+
+def _check_tensors(folder: Path, given: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    problems = [f"missing {name}" for name in sorted(wanted.keys() - given.keys())]
+    problems += [f"unknown {name}" for name in sorted(given.keys() - wanted.keys())]
+    problems += [
+        f"{name} has shape {tuple(given[name].shape)} instead of {tuple(wanted[name].shape)}"
+        for name in sorted(wanted.keys() & given.keys())
+        if given[name].shape != wanted[name].shape
+    ]
+    problems += [
+        f"{name} holds values that are not finite"
+        for name in sorted(wanted.keys() & given.keys())
+        if not torch.isfinite(given[name]).all()
+    ]
+    if problems:
+        shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
+        raise BackboneError(
+            f"{folder / 'model.safetensors'} does not fit a ViT under timm's names: {shown}. "
+            "Use the weights of a plain ViT, AugReg, DeiT (not distilled) or DINOv2 as timm saves them."
+        )

@@ -1,0 +1,90 @@
+"""Names for the exchangeable parts: built-in, installed by an entry point, or an import path."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from fedcue.errors import ConfigError, unknown
+
+
+class Options(BaseModel):
+    """Base of everything that can be configured: frozen, typed, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Registry:
+    """A kind of part (method, dataset, partition) by name, imported only when it is asked for.
+
+    A part comes from the built-in table, from an entry point of another package, or is given as
+    ``package.module:Class``.
+    """
+
+    def __init__(self, kind: str, builtin: Mapping[str, str]) -> None:
+        self.kind = kind
+        self.group = f"fedcue.{kind}s"
+        self.builtin = dict(builtin)
+
+    def names(self) -> list[str]:
+        """Return every known name, built-in ones first."""
+        return [*self.builtin, *sorted(point.name for point in entry_points(group=self.group))]
+
+    def get(self, name: str) -> type[Options]:
+        """Return the class called ``name`` or say which names are known."""
+        path = self.builtin.get(name) or self._installed(name) or (name if ":" in name else None)
+        if path is None:
+            raise ConfigError(unknown(self.kind, name, self.names()))
+        return self._load(name, path)
+
+    def _installed(self, name: str) -> str | None:
+        points = [point for point in entry_points(group=self.group) if point.name == name]
+        return points[0].value if points else None
+
+    def _load(self, name: str, path: str) -> type[Options]:
+        module_name, _, attribute = path.partition(":")
+        try:
+            part: Any = getattr(importlib.import_module(module_name), attribute)
+        except (ImportError, AttributeError, ValueError, TypeError) as error:
+            raise ConfigError(
+                f"{self.kind.capitalize()} {name!r} cannot be imported from {path!r}: {error}. "
+                "Give package.module:Class of an importable module."
+            ) from error
+        if not (isinstance(part, type) and issubclass(part, Options)):
+            raise ConfigError(f"{path!r} is not a {self.kind}: it must be a class derived from fedcue's base.")
+        return part
+
+
+METHODS = Registry(
+    "method",
+    {
+        "head": "fedcue.methods.head:HeadTuning",
+        "fedvpt": "fedcue.methods.fedvpt:FedVPT",
+        "fedvpt_deep": "fedcue.methods.fedvpt_deep:FedVPTDeep",
+        "fedpr": "fedcue.methods.fedpr:FedPR",
+        "sgpt": "fedcue.methods.sgpt:SGPT",
+        "pfedpg": "fedcue.methods.pfedpg:PFedPG",
+        "ppt": "fedcue.methods.ppt:PPT",
+        "pep": "fedcue.methods.pep:PEP",
+    },
+)
+DATASETS = Registry(
+    "dataset",
+    {
+        "digits": "fedcue.data.digits:Digits",
+    },
+)
+PARTITIONS = Registry(
+    "partition",
+    {
+        "iid": "fedcue.data.partition:IID",
+        "pathological": "fedcue.data.partition:Pathological",
+        "dirichlet": "fedcue.data.partition:Dirichlet",
+        "domain": "fedcue.data.partition:ByDomain",
+        "natural": "fedcue.data.partition:Natural",
+    },
+)

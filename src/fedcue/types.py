@@ -1,0 +1,67 @@
+"""The frozen objects that travel between server and clients: named tensors and a few numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+Tensors = Mapping[str, Tensor]
+"""Named tensors; the names are the paper's nouns (``head``, ``shared_prompts``, ``prototypes``)."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The sizes a method needs to make its tensors."""
+
+    classes: int
+    width: int
+    depth: int
+    clients: int
+    domains: int = 1
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """Everything the server knows: the method's tensors after ``round`` finished rounds."""
+
+    round: int
+    tensors: Tensors
+
+
+@dataclass(frozen=True)
+class Download:
+    """What the server sends to one client at the start of a round."""
+
+    client: int
+    round: int
+    seed: int
+    tensors: Tensors
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one client sends back: its tensors, how many samples it has, its mean training loss."""
+
+    client: int
+    samples: int
+    tensors: Tensors
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class ClientMemory:
+    """What stays at the client between its visits and is never sent."""
+
+    tensors: Tensors = field(default_factory=dict)
+
+
+def count_floats(tensors: Tensors) -> int:
+    """Count the floating-point numbers in ``tensors`` (masks and counters are not floats)."""
+    return sum(tensor.numel() for tensor in tensors.values() if tensor.is_floating_point())
+
+
+def count_bytes(tensors: Tensors) -> int:
+    """Count the bytes of ``tensors`` as they would travel, masks and counters included."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
