@@ -18,6 +18,7 @@ class Setting:
     classes: int
     width: int
     depth: int
+    patch: int
     clients: int
     domains: int = 1
 

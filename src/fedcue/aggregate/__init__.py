@@ -1,0 +1,1 @@
+"""Pure functions that combine what clients send."""

@@ -1,0 +1,1 @@
+"""The federated prompt-tuning methods: one file each, on the contract of ``base.Method``."""

@@ -1,0 +1,176 @@
+"""The method contract: a server half and a client half that meet only through named tensors.
+
+Every step has a FedAvg default; a method overrides the steps that differ. The same object runs in
+the simulator and in a deployment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Generator, Tensor
+
+from fedcue.aggregate.mean import Weighting, sum_updates
+from fedcue.model.prompted import PromptedViT
+from fedcue.registry import Options
+from fedcue.rng import torch_rng
+from fedcue.train.local import Loss, StepFilter, Training, fit
+from fedcue.train.samples import Batch, Samples
+from fedcue.types import ClientMemory, Download, ServerState, Setting, Tensors, Update
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One client at work: the frozen model, its images, how to train, its random stream."""
+
+    client: int
+    model: PromptedViT
+    samples: Samples
+    training: Training
+    generator: Generator
+    chunk: int = 100
+
+    def fit(
+        self, loss: Loss, start: Tensors, finished_rounds: int, step_filter: StepFilter | None = None
+    ) -> tuple[dict[str, Tensor], float]:
+        """Train copies of ``start`` on the client's images (see ``train.local.fit``)."""
+        return fit(loss, start, self.samples, self.training, finished_rounds, self.generator, step_filter)
+
+
+class Method(Options):
+    """Base of all methods: FedAvg of a linear head; hyper-parameters are the fields."""
+
+    name: ClassVar[str]
+    prompt_names: ClassVar[tuple[str, ...]] = ()
+    """Prompt tensors that a client trains and sends back beside the head."""
+    keeps_memory: ClassVar[bool] = False
+    """Whether clients keep tensors of their own between visits."""
+    supports_heldout: ClassVar[bool] = True
+    """Whether a client that never trained can be served."""
+    profiles: ClassVar[dict[str, dict[str, Any]]] = {"paper": {}, "native": {}}
+    """Settings by profile: the PEP-FedPT paper's, and the method's own publication's."""
+
+    head_bias: bool = Field(default=False, description="give the linear head a bias")
+    weighting: Weighting = Field(default="uniform", description="weights of the clients in the average")
+    logit_prior: Literal["none", "test", "train+test"] = Field(
+        default="none", description="add the log of the client's class prior to the logits"
+    )
+    prior_smoothing: float = Field(
+        default=0.0, ge=0, lt=1, description="share of the class prior that is spread over all classes"
+    )
+
+    # What a method says of itself
+
+    def check(self, setting: Setting) -> None:
+        """Raise a ``ConfigError`` if the method cannot run on a model and task of these sizes."""
+
+    def first_block(self, setting: Setting) -> int:
+        """Return the first block that sees a prompt; everything before it is computed once."""
+        return 0
+
+    def bare_blocks(self, setting: Setting) -> tuple[int, ...]:
+        """Return the blocks at whose input the method wants cls of the bare backbone."""
+        return ()
+
+    # At the server
+
+    def shared(self) -> tuple[str, ...]:
+        """Return the names of the tensors that are trained, sent back and averaged."""
+        return ("head", *("head_bias",) * self.head_bias, *self.prompt_names)
+
+    def sent(self) -> tuple[str, ...]:
+        """Return the names of the tensors that are sent to a client."""
+        return self.shared()
+
+    def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
+        """Return the shared tensors before round 0: here the head ``[C, d]``, no bias by default."""
+        shape, bound = (setting.classes, setting.width), 1 / math.sqrt(setting.width)
+        tensors = {"head": uniform(shape, bound, torch_rng(seed, "init", "head"))}
+        return tensors | ({"head_bias": torch.zeros(setting.classes)} if self.head_bias else {})
+
+    def start(self, setting: Setting, seed: int, replies: Iterable[Update]) -> ServerState:
+        """Return the state before round 0, given the clients' warm-up replies."""
+        return ServerState(0, self.initial(setting, seed))
+
+    def download(self, state: ServerState, client: int, seed: int) -> Download:
+        """Return what is sent to ``client`` at the start of a round."""
+        return Download(client, state.round, seed, {name: state.tensors[name] for name in self.sent()})
+
+    def aggregate(self, state: ServerState, updates: Iterable[Update]) -> ServerState:
+        """Return the state after a round (FedAvg)."""
+        sums = sum_updates(updates, self.weighting)
+        averaged = {name: sums.mean(name) for name in self.shared()}
+        return ServerState(state.round + 1, {**state.tensors, **averaged})
+
+    # At the client
+
+    def warm_up(self, visit: Visit) -> Update | None:
+        """Return the client's reply before round 0, if the method asks for one."""
+        return None
+
+    def personalize(self, download: Download, log_priors: Tensor, memory: ClientMemory) -> Tensors:
+        """Return the tensors the client trains and predicts with."""
+        return download.tensors
+
+    def update(self, visit: Visit, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
+        """Train at the client; return what is sent back and what the client remembers."""
+        tensors = self.personalize(download, visit.samples.log_priors, memory)
+        start = {name: tensors[name] for name in self.shared()}
+        trained, loss = visit.fit(self.loss(visit.model, tensors), start, download.round)
+        return Update(visit.client, len(visit.samples), trained, loss), memory
+
+    def for_test(
+        self, visit: Visit, download: Download, memory: ClientMemory, final: bool
+    ) -> Tensors:
+        """Return the tensors the client is tested with; ``final`` at the last evaluation."""
+        return self.personalize(download, visit.samples.log_priors, memory)
+
+    # On both sides: from a batch to logits
+
+    def logits(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Tensor:
+        """Return the logits ``[B, C]`` before any prior is added."""
+        raise NotImplementedError
+
+    def loss(self, model: PromptedViT, fixed: Tensors) -> Loss:
+        """Return the training loss as a function of the trained tensors and a batch."""
+
+        def cross_entropy(trained: Tensors, batch: Batch) -> Tensor:
+            logits = self.logits(model, {**fixed, **trained}, batch)
+            if self.logit_prior == "train+test":
+                logits = logits + batch.log_priors
+            return F.cross_entropy(logits, batch.labels)
+
+        return cross_entropy
+
+    def predict(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Tensor:
+        """Return the logits ``[B, C]`` a client decides with."""
+        logits = self.logits(model, tensors, batch)
+        return logits if self.logit_prior == "none" else logits + batch.log_priors
+
+    def inspect(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
+        """Return per-image tensors worth looking at, such as PEP's mixing weights."""
+        return {}
+
+
+def uniform(shape: Sequence[int], bound: float, generator: Generator) -> Tensor:
+    """Draw from the uniform distribution on (-bound, bound)."""
+    return (torch.rand(*shape, generator=generator) * 2 - 1) * bound
+
+
+def initial_prompts(name: str, count: int, setting: Setting, seed: int, how: str = "vpt") -> Tensor:
+    """Draw prompts ``[count, d]`` as VPT does (Xavier bound of the patch embedding), or zeros."""
+    if how == "zeros":
+        return torch.zeros(count, setting.width)
+    bound = math.sqrt(6 / (3 * setting.patch**2 + setting.width))
+    return uniform((count, setting.width), bound, torch_rng(seed, "init", name))
+
+
+def classify(tensors: Tensors, features: Tensor) -> Tensor:
+    """Apply the linear head to features ``[B, d]`` (``head_eq``)."""
+    return F.linear(features, tensors["head"], tensors.get("head_bias"))

@@ -1,0 +1,34 @@
+"""FedVPT: shared prompts at the input of the ViT and a shared head, averaged (VPT-shallow)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from fedcue.methods.base import Method, classify, initial_prompts
+from fedcue.model.prompted import PromptedViT
+from fedcue.model.prompts import shallow
+from fedcue.train.samples import Batch
+from fedcue.types import Setting, Tensors
+
+
+class FedVPT(Method):
+    """Prompts behind cls at block 0, carried to the end and ignored by the head (eq. 1-2)."""
+
+    name: ClassVar[str] = "fedvpt"
+    prompt_names: ClassVar[tuple[str, ...]] = ("shared_prompts",)
+
+    prompts: int = Field(default=1, ge=1, description="number of shared prompts")
+    prompt_init: Literal["vpt", "zeros"] = "vpt"
+
+    def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
+        """Return the head and the prompts ``[n, d]``."""
+        prompts = initial_prompts("shared_prompts", self.prompts, setting, seed, self.prompt_init)
+        return {**super().initial(setting, seed), "shared_prompts": prompts}
+
+    def logits(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Tensor:
+        """Classify the final cls token."""
+        features = model.features(batch.inputs, shallow(tensors["shared_prompts"]))
+        return classify(tensors, features[:, 0])

@@ -1,0 +1,111 @@
+"""Run the frozen backbone with prompts: what is inserted where, from which block on, for whom.
+
+New prompt tokens always go right behind cls, so that the tokens a head reads are the first ones.
+Prompts carry no position embedding: their order does not matter to the attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedcue.model.vit import VisionTransformer
+
+
+@dataclass(frozen=True)
+class Insertion:
+    """Prompt tokens ``[n, d]`` or ``[B, n, d]`` put behind cls, in place of those there or not."""
+
+    tokens: Tensor
+    overwrite: bool = False
+
+
+Prompter = Callable[[int, Tensor], Insertion | None]
+"""From block index and its input tokens ``[B, T, d]`` to what is inserted before that block."""
+
+
+def no_prompts(block: int, tokens: Tensor) -> None:
+    """Insert nothing: the bare backbone."""
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """What no prompt can change: the tokens at the input of ``block`` and their projection there.
+
+    At ``block == depth`` the tokens are the final normalised cls token, ``[B, 1, d]``.
+    """
+
+    block: int
+    tokens: Tensor
+    qkv: Tensor | None = None
+
+    def __getitem__(self, rows: Tensor | slice) -> Prefix:
+        """Return the prefix of the chosen images."""
+        return Prefix(self.block, self.tokens[rows], None if self.qkv is None else self.qkv[rows])
+
+
+class PromptedViT:
+    """The frozen backbone and the ways to run it."""
+
+    def __init__(self, backbone: VisionTransformer) -> None:
+        self.backbone = backbone
+        self.architecture = backbone.architecture
+        self.depth = backbone.architecture.depth
+
+    @property
+    def device(self) -> torch.device:
+        """The device the backbone lives on."""
+        return self.backbone.cls_token.device
+
+    @torch.no_grad()
+    def prefix(self, images: Tensor, block: int = 0, project: bool = True) -> Prefix:
+        """Compute from ``uint8`` images what comes before any prompt at ``block``."""
+        start = Prefix(0, self.backbone.embed(self.backbone.normalise(images.to(self.device))))
+        if block == self.depth:
+            return Prefix(block, self.features(start, no_prompts))
+        tokens = self._run(start, no_prompts, stop=block)
+        return Prefix(block, tokens, self.backbone.blocks[block].project(tokens) if project else None)  # type: ignore[operator]
+
+    def features(self, prefix: Prefix, prompts: Prompter, read: int = 1) -> Tensor:
+        """Return the first ``read`` final tokens, normalised: ``[B, read, d]``."""
+        if prefix.block == self.depth:
+            return prefix.tokens
+        return self.backbone.norm(self._run(prefix, prompts, self.depth, read))  # type: ignore[no-any-return]
+
+    def cls_tokens(self, prefix: Prefix, prompts: Prompter, blocks: tuple[int, ...]) -> Tensor:
+        """Return cls at the input of each of ``blocks`` (``depth``: the output): ``[B, len, d]``.
+
+        The pass stops at the last block asked for.
+        """
+        seen: dict[int, Tensor] = {}
+
+        def watch(block: int, tokens: Tensor) -> Insertion | None:
+            seen[block] = tokens[:, 0]
+            return prompts(block, tokens)
+
+        stop = max(blocks)
+        seen[stop] = self._run(prefix, watch, stop, read=1)[:, 0]
+        return torch.stack([seen[block] for block in blocks], 1)
+
+    def _run(self, prefix: Prefix, prompts: Prompter, stop: int, read: int | None = None) -> Tensor:
+        """Run blocks ``prefix.block`` to ``stop - 1``; the last block of all only for ``read`` tokens."""
+        x, qkv = prefix.tokens, prefix.qkv
+        for index in range(prefix.block, stop):
+            block = self.backbone.blocks[index]
+            insertion = prompts(index, x)
+            if insertion is not None:
+                if qkv is not None:
+                    qkv = _place(qkv, block.project(insertion.tokens), insertion.overwrite)  # type: ignore[operator]
+                x = _place(x, insertion.tokens, insertion.overwrite)
+            x = block(x, qkv, read if index == stop - 1 else None)
+            qkv = None
+        return x
+
+
+def _place(x: Tensor, tokens: Tensor, overwrite: bool) -> Tensor:
+    tokens = tokens.expand(len(x), -1, -1)
+    rest = x[:, 1 + tokens.shape[1] :] if overwrite else x[:, 1:]
+    return torch.cat([x[:, :1], tokens, rest], 1)
