@@ -1,0 +1,21 @@
+"""Datasets, partitions and clients: from files on disk to each client's index arrays."""
+
+from __future__ import annotations
+
+from fedcue.data.client import ClientData, drop_images, make_clients
+from fedcue.data.dataset import DataOptions, Dataset, ImageSource
+from fedcue.data.partition import Partition, PartitionOptions
+from fedcue.data.store import PixelStore, decode_images
+
+__all__ = [
+    "ClientData",
+    "DataOptions",
+    "Dataset",
+    "ImageSource",
+    "Partition",
+    "PartitionOptions",
+    "PixelStore",
+    "decode_images",
+    "drop_images",
+    "make_clients",
+]

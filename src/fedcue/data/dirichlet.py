@@ -1,0 +1,145 @@
+"""The two published ways to draw label skew from a Dirichlet distribution, as counting rules."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcue.data.sampling import Integers, largest_remainder
+from fedcue.data.shares import Counts, share_test, tally
+from fedcue.errors import PartitionError
+
+ATTEMPTS = 50
+_BLOCK = 2_000_000
+
+
+def equal_sizes(
+    train: Integers, test: Integers, clients: int, alpha: float, generator: np.random.Generator
+) -> Counts:
+    """Fill clients of equal size, each from its own class proportions q ~ Dir(alpha), as FedDyn does.
+
+    FedDyn's loop picks a random client that is not full, draws a class from its q, and draws again while
+    that class is used up. The same distribution, without the loop:
+
+    1. Order. Let every client have an exponential clock; sorting all rings gives the sequence of uniform
+       picks among the clients not yet full. Ring number t is one "slot".
+    2. Classes. Slots in turn taking the first class of their own random list that is not used up is a
+       serial dictatorship, whose only stable outcome deferred acceptance reaches for all slots at once:
+       everybody asks for a class, each class keeps its earliest slots, the others ask again among the
+       classes that could still take them.
+    """
+    total = int(train.sum())
+    sizes = total // clients + (generator.permutation(clients) < total % clients)
+    rings = np.cumsum(generator.exponential(size=(clients, int(sizes.max()))), axis=1)
+    rings[sizes < sizes.max(), -1] = np.inf
+    client = np.argsort(rings, axis=None)[:total] // rings.shape[1]  # [slots], in order of time
+    log_q = _log_dirichlet(alpha, clients, len(train), generator)
+    label = _defer(client, log_q, train, generator)
+    counts = tally(client, label, clients, len(train))
+    return Counts(counts, share_test(counts, counts, test, generator))
+
+
+def by_class(
+    train: Integers, test: Integers, clients: int, alpha: float, smallest: int, generator: np.random.Generator
+) -> Counts:
+    """Share every class by its own proportions p ~ Dir(alpha) over the clients, as NIID-Bench does.
+
+    Clients already at the average size get nothing more. Draws are repeated until every client has at
+    least ``smallest`` training images and one test image, at most ``ATTEMPTS`` times.
+    """
+    if train.sum() < smallest * clients:
+        raise PartitionError(
+            f"{clients} clients with at least {smallest} training images need {smallest * clients}, there "
+            f"are {train.sum()}. Lower partition.clients or partition.min_train."
+        )
+    best = 0
+    for _ in range(ATTEMPTS):
+        counts = _one_draw_by_class(train, clients, alpha, generator)
+        best = max(best, int(counts.sum(axis=1).min()))
+        if counts.sum(axis=1).min() >= smallest:
+            shared = share_test(counts, counts, test, generator)
+            if shared.sum(axis=1).min() > 0:
+                return Counts(counts, shared)
+    raise PartitionError(
+        f"alpha={alpha:g} with {clients} clients left somebody with fewer than {smallest} training images or "
+        f"no test image in each of {ATTEMPTS} draws (best smallest client: {best}). Raise partition.alpha, "
+        "lower partition.clients or partition.min_train, or use partition.flavour=equal."
+    )
+
+
+def _log_dirichlet(
+    alpha: float, clients: int, classes: int, generator: np.random.Generator
+) -> NDArray[np.float64]:
+    """Draw log q, q ~ Dir(alpha), for each client; in logarithms no proportion underflows to zero.
+
+    Uses Gamma(a) = Gamma(a + 1) * U^(1/a).
+    """
+    shape = (clients, classes)
+    log_gamma = np.log(generator.standard_gamma(alpha + 1, shape)) - generator.exponential(size=shape) / alpha
+    return log_gamma - np.logaddexp.reduce(log_gamma, axis=1, keepdims=True)
+
+
+def _defer(
+    client: Integers, log_q: NDArray[np.float64], capacity: Integers, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """Give every slot (in order of time) a class by deferred acceptance; see ``equal_sizes``."""
+    slots, classes = len(client), len(capacity)
+    label = np.empty(slots, dtype=np.int16 if classes < 2**15 else np.int64)  # int16 sorts by radix
+    last_kept = np.where(capacity > 0, slots, -1)  # the latest slot that each class would still take
+    label[:] = _ask_first(client, np.where(capacity > 0, log_q, -np.inf), generator)
+    while True:
+        order = np.argsort(label, kind="stable")
+        starts = np.searchsorted(label[order], np.arange(classes + 1))
+        rank = np.arange(slots) - starts[label[order]]
+        asking = np.sort(order[rank >= capacity[label[order]]])
+        full = np.flatnonzero((np.diff(starts) >= capacity) & (capacity > 0))
+        last_kept[full] = order[starts[full] + capacity[full] - 1]
+        if not len(asking):
+            return label.astype(np.int64)
+        label[asking] = _ask_again(client[asking], asking, log_q, last_kept, generator)
+
+
+def _ask_first(client: Integers, log_q: NDArray[np.float64], generator: np.random.Generator) -> Integers:
+    """Draw a class for each slot from its client's proportions, nothing being used up yet."""
+    clients, classes = log_q.shape
+    ladder = np.cumsum(np.exp(log_q - log_q.max(axis=1, keepdims=True)), axis=1)
+    steps = ladder / ladder[:, -1:] + np.arange(clients)[:, None]  # one long ladder, client k from k to k + 1
+    found = np.searchsorted(steps.ravel(), client + generator.random(len(client)), side="right")
+    last = classes - 1 - np.argmax(np.isfinite(log_q[:, ::-1]), axis=1)
+    chosen: Integers = np.minimum(found - client * classes, last[client])
+    return chosen
+
+
+def _ask_again(
+    client: Integers,
+    slot: Integers,
+    log_q: NDArray[np.float64],
+    last_kept: Integers,
+    generator: np.random.Generator,
+) -> Integers:
+    """Draw a class for each slot from its client's proportions over the classes that would take it."""
+    chosen = np.empty(len(slot), dtype=np.int64)
+    step = max(1, _BLOCK // log_q.shape[1])
+    for start in range(0, len(slot), step):
+        part = slice(start, start + step)
+        logits = np.where(last_kept > slot[part, None], log_q[client[part]], -np.inf)
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        ladder = np.cumsum(weights, axis=1)
+        target = generator.random((len(ladder), 1)) * ladder[:, -1:]
+        chosen[part] = (ladder <= target).sum(axis=1)
+    return chosen
+
+
+def _one_draw_by_class(
+    train: Integers, clients: int, alpha: float, generator: np.random.Generator
+) -> Integers:
+    average = train.sum() / clients
+    sizes = np.zeros(clients, dtype=np.int64)
+    counts = np.zeros((clients, len(train)), dtype=np.int64)
+    log_p = _log_dirichlet(alpha, len(train), clients, generator)  # [C, n]
+    for label in np.flatnonzero(train):
+        open_log_p = np.where(sizes < average, log_p[label], -np.inf)
+        weights = np.exp(open_log_p - open_log_p.max())[:, None]
+        counts[:, label] = largest_remainder(weights, train[label : label + 1], generator)[:, 0]
+        sizes += counts[:, label]
+    return counts
