@@ -41,6 +41,13 @@ class Registry:
             raise ConfigError(unknown(self.kind, name, self.names()))
         return self._load(name, path)
 
+    def name_of(self, part: type[Options]) -> str:
+        """Return the name under which ``part`` was asked for or can be asked for again."""
+        path = f"{part.__module__}:{part.__qualname__}"
+        known = {value: name for name, value in self.builtin.items()}
+        known |= {point.value: point.name for point in entry_points(group=self.group)}
+        return known.get(path, path)
+
     def _installed(self, name: str) -> str | None:
         points = [point for point in entry_points(group=self.group) if point.name == name]
         return points[0].value if points else None
@@ -76,6 +83,16 @@ DATASETS = Registry(
     "dataset",
     {
         "digits": "fedcue.data.digits:Digits",
+        "cifar10": "fedcue.data.named:CIFAR10",
+        "cifar100": "fedcue.data.named:CIFAR100",
+        "tiny-imagenet": "fedcue.data.named:TinyImageNet",
+        "domainnet": "fedcue.data.named:DomainNet",
+        "pacs": "fedcue.data.named:PACS",
+        "office-home": "fedcue.data.named:OfficeHome",
+        "inaturalist": "fedcue.data.named:INaturalist",
+        "parquet": "fedcue.data.named:Parquet",
+        "folder": "fedcue.data.named:Folder",
+        "federated-folder": "fedcue.data.named:FederatedFolder",
     },
 )
 PARTITIONS = Registry(

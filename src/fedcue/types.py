@@ -66,3 +66,17 @@ def count_floats(tensors: Tensors) -> int:
 def count_bytes(tensors: Tensors) -> int:
     """Count the bytes of ``tensors`` as they would travel, masks and counters included."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def pack(tensors: Tensors) -> bytes:
+    """Return ``tensors`` as the bytes of a safetensors file: what crosses a process or a network."""
+    from safetensors.torch import save
+
+    return save({name: tensor.contiguous() for name, tensor in tensors.items()})
+
+
+def unpack(data: bytes) -> dict[str, Tensor]:
+    """Return the tensors in the bytes of a safetensors file."""
+    from safetensors.torch import load
+
+    return load(data)

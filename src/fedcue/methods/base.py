@@ -17,12 +17,26 @@ from pydantic import Field
 from torch import Generator, Tensor
 
 from fedcue.aggregate.mean import Weighting, sum_updates
-from fedcue.model.prompted import PromptedViT
+from fedcue.config import Training
+from fedcue.model.prompted import PromptedViT, Prompter, no_prompts
+from fedcue.model.vit import Architecture
 from fedcue.registry import Options
 from fedcue.rng import torch_rng
-from fedcue.train.local import Loss, StepFilter, Training, fit
+from fedcue.train.local import Loss, StepFilter, fit
 from fedcue.train.samples import Batch, Samples
 from fedcue.types import ClientMemory, Download, ServerState, Setting, Tensors, Update
+
+PAPER: dict[str, Any] = {
+    "training.optimiser": "sgd",
+    "training.lr": 0.1,
+    "training.momentum": 0.9,
+    "training.lr_decay": 0.998,
+    "training.weight_decay": 1e-3,
+    "training.batch_size": 50,
+    "training.epochs": 5,
+    "training.clip_norm": 10.0,
+}
+"""The PEP-FedPT paper's training, given to every method; also what a publication leaves open."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +67,8 @@ class Method(Options):
     """Whether clients keep tensors of their own between visits."""
     supports_heldout: ClassVar[bool] = True
     """Whether a client that never trained can be served."""
-    profiles: ClassVar[dict[str, dict[str, Any]]] = {"paper": {}, "native": {}}
-    """Settings by profile: the PEP-FedPT paper's, and the method's own publication's."""
+    profiles: ClassVar[dict[str, dict[str, Any]]] = {"paper": PAPER, "native": PAPER}
+    """Settings by profile: the PEP-FedPT paper's, and the method's own publication's if it has one."""
 
     head_bias: bool = Field(default=False, description="give the linear head a bias")
     weighting: Weighting = Field(default="uniform", description="weights of the clients in the average")
@@ -88,11 +102,13 @@ class Method(Options):
         """Return the names of the tensors that are sent to a client."""
         return self.shared()
 
+    def returned(self) -> tuple[str, ...]:
+        """Return the names of the tensors that a client sends back."""
+        return self.shared()
+
     def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
         """Return the shared tensors before round 0: here the head ``[C, d]``, no bias by default."""
-        shape, bound = (setting.classes, setting.width), 1 / math.sqrt(setting.width)
-        tensors = {"head": uniform(shape, bound, torch_rng(seed, "init", "head"))}
-        return tensors | ({"head_bias": torch.zeros(setting.classes)} if self.head_bias else {})
+        return initial_head(setting.classes, setting.width, self.head_bias, seed)
 
     def start(self, setting: Setting, seed: int, replies: Iterable[Update]) -> ServerState:
         """Return the state before round 0, given the clients' warm-up replies."""
@@ -114,39 +130,55 @@ class Method(Options):
         """Return the client's reply before round 0, if the method asks for one."""
         return None
 
+    def private(self, visit: Visit, download: Download) -> dict[str, Tensor]:
+        """Return what a client trains but never sends, as it is before its first visit."""
+        return {}
+
+    def recall(self, visit: Visit, download: Download, memory: ClientMemory) -> ClientMemory:
+        """Return what the client remembers, or at first what it starts with."""
+        return memory if memory.tensors else ClientMemory(self.private(visit, download))
+
     def personalize(self, download: Download, log_priors: Tensor, memory: ClientMemory) -> Tensors:
         """Return the tensors the client trains and predicts with."""
-        return download.tensors
+        return {**download.tensors, **memory.tensors}
 
     def update(self, visit: Visit, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
         """Train at the client; return what is sent back and what the client remembers."""
+        memory = self.recall(visit, download, memory)
         tensors = self.personalize(download, visit.samples.log_priors, memory)
-        start = {name: tensors[name] for name in self.shared()}
+        start = {name: tensors[name] for name in (*self.shared(), *memory.tensors)}
         trained, loss = visit.fit(self.loss(visit.model, tensors), start, download.round)
-        return Update(visit.client, len(visit.samples), trained, loss), memory
+        kept = ClientMemory({name: trained.pop(name) for name in memory.tensors})
+        return Update(visit.client, len(visit.samples), trained, loss), kept
 
-    def for_test(
-        self, visit: Visit, download: Download, memory: ClientMemory, final: bool
-    ) -> Tensors:
+    def for_test(self, visit: Visit, download: Download, memory: ClientMemory, final: bool) -> Tensors:
         """Return the tensors the client is tested with; ``final`` at the last evaluation."""
+        memory = self.recall(visit, download, memory)
         return self.personalize(download, visit.samples.log_priors, memory)
 
     # On both sides: from a batch to logits
 
+    def prompter(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Prompter:
+        """Return which prompts go where for the images of a batch."""
+        return no_prompts
+
     def logits(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Tensor:
-        """Return the logits ``[B, C]`` before any prior is added."""
-        raise NotImplementedError
+        """Return the logits ``[B, C]`` of the final cls token (``head_eq``), before any prior."""
+        return classify(tensors, model.features(batch.inputs, self.prompter(model, tensors, batch))[:, 0])
 
     def loss(self, model: PromptedViT, fixed: Tensors) -> Loss:
         """Return the training loss as a function of the trained tensors and a batch."""
 
-        def cross_entropy(trained: Tensors, batch: Batch) -> Tensor:
-            logits = self.logits(model, {**fixed, **trained}, batch)
-            if self.logit_prior == "train+test":
-                logits = logits + batch.log_priors
-            return F.cross_entropy(logits, batch.labels)
+        def of_batch(trained: Tensors, batch: Batch) -> Tensor:
+            return self.cross_entropy(self.logits(model, {**fixed, **trained}, batch), batch)
 
-        return cross_entropy
+        return of_batch
+
+    def cross_entropy(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy of ``logits``, with the client's class prior if asked for."""
+        if self.logit_prior == "train+test":
+            logits = logits + batch.log_priors
+        return F.cross_entropy(logits, batch.labels)
 
     def predict(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Tensor:
         """Return the logits ``[B, C]`` a client decides with."""
@@ -163,12 +195,20 @@ def uniform(shape: Sequence[int], bound: float, generator: Generator) -> Tensor:
     return (torch.rand(*shape, generator=generator) * 2 - 1) * bound
 
 
-def initial_prompts(name: str, count: int, setting: Setting, seed: int, how: str = "vpt") -> Tensor:
+def initial_head(classes: int, width: int, bias: bool, seed: int) -> dict[str, Tensor]:
+    """Draw the head ``[C, d]`` as a linear layer's default does; its bias, if any, is zero."""
+    head = uniform((classes, width), 1 / math.sqrt(width), torch_rng(seed, "init", "head"))
+    return {"head": head} | ({"head_bias": torch.zeros(classes)} if bias else {})
+
+
+def initial_prompts(
+    name: str, count: int, sizes: Setting | Architecture, seed: int, how: str = "vpt"
+) -> Tensor:
     """Draw prompts ``[count, d]`` as VPT does (Xavier bound of the patch embedding), or zeros."""
     if how == "zeros":
-        return torch.zeros(count, setting.width)
-    bound = math.sqrt(6 / (3 * setting.patch**2 + setting.width))
-    return uniform((count, setting.width), bound, torch_rng(seed, "init", name))
+        return torch.zeros(count, sizes.width)
+    bound = math.sqrt(6 / (3 * sizes.patch**2 + sizes.width))
+    return uniform((count, sizes.width), bound, torch_rng(seed, "init", name))
 
 
 def classify(tensors: Tensors, features: Tensor) -> Tensor:

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedcue.methods.base import Method, classify, initial_prompts
-from fedcue.model.prompted import PromptedViT
+from fedcue.methods.base import Method, initial_prompts
+from fedcue.model.prompted import PromptedViT, Prompter
 from fedcue.model.prompts import shallow
 from fedcue.train.samples import Batch
 from fedcue.types import Setting, Tensors
@@ -28,7 +28,6 @@ class FedVPT(Method):
         prompts = initial_prompts("shared_prompts", self.prompts, setting, seed, self.prompt_init)
         return {**super().initial(setting, seed), "shared_prompts": prompts}
 
-    def logits(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Tensor:
-        """Classify the final cls token."""
-        features = model.features(batch.inputs, shallow(tensors["shared_prompts"]))
-        return classify(tensors, features[:, 0])
+    def prompter(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Prompter:
+        """Insert the prompts at block 0."""
+        return shallow(tensors["shared_prompts"])

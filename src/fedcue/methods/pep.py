@@ -16,7 +16,7 @@ from torch import Tensor
 from fedcue.aggregate.mean import sum_updates
 from fedcue.aggregate.prototypes import CentroidSums, first_prototypes, move_prototypes
 from fedcue.errors import ConfigError
-from fedcue.methods.base import Method, Visit, classify, initial_prompts
+from fedcue.methods.base import Method, Visit, initial_prompts
 from fedcue.model.prompted import PromptedViT, Prompter, no_prompts
 from fedcue.model.prompts import class_scores, mixed, shallow
 from fedcue.train.samples import Batch
@@ -78,6 +78,10 @@ class PEP(Method):
         """Return the trained tensors, the prototypes and which classes have one."""
         return (*self.shared(), *("prototypes", "has_prototype") * bool(self.layers))
 
+    def returned(self) -> tuple[str, ...]:
+        """Return the trained tensors, the client's centroids and which classes have one."""
+        return (*self.shared(), *CENTROIDS * bool(self.layers))
+
     def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
         """Return H, P_S ``[n, d]`` and P_C ``[C, d]``: one set for all mixed blocks."""
         counts = {"shared_prompts": self.prompts, "class_prompts": setting.classes}
@@ -136,9 +140,14 @@ class PEP(Method):
         trained["class_prompts"] = prompts.index_copy(0, tensors["classes"], rows)
         return Update(visit.client, len(visit.samples), {**trained, **reply}, loss), memory
 
-    def logits(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Tensor:
-        """Classify the final cls token (``head_eq``)."""
-        return classify(tensors, model.features(batch.inputs, self._prompter(tensors, batch))[:, 0])
+    def prompter(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Prompter:
+        """Insert P_S at block 0 and m = s P_C at the mixed blocks (``eq:pr_mix``)."""
+        first = shallow(tensors["shared_prompts"]) if self.prompts else no_prompts
+
+        def mix(position: int, cls: Tensor) -> Tensor:
+            return self._scores(tensors, batch, position, cls) @ tensors["class_prompts"]
+
+        return mixed(first, self.layers, mix, replace=self.ccmp_mode == "replace")
 
     def inspect(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
         """Return the mixing weights ``[B, L, C]``."""
@@ -165,17 +174,8 @@ class PEP(Method):
         )
         return scores.detach() if self.detach_scores else scores
 
-    def _prompter(self, tensors: Tensors, batch: Batch) -> Prompter:
-        """Insert P_S at block 0 and m = s P_C at the mixed blocks (``eq:pr_mix``)."""
-        first = shallow(tensors["shared_prompts"]) if self.prompts else no_prompts
-
-        def mix(position: int, cls: Tensor) -> Tensor:
-            return self._scores(tensors, batch, position, cls) @ tensors["class_prompts"]
-
-        return mixed(first, self.layers, mix, replace=self.ccmp_mode == "replace")
-
     def _cls_tokens(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Tensor:
-        return model.cls_tokens(batch.inputs, self._prompter(tensors, batch), self.layers)
+        return model.cls_tokens(batch.inputs, self.prompter(model, tensors, batch), self.layers)
 
     @torch.no_grad()
     def _centroids(self, visit: Visit, cls_tokens: Callable[[Batch], Tensor]) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -11,13 +11,18 @@ from torch import Tensor
 from fedcue.model.prompted import Insertion, Prompter
 
 
-def shallow(prompts: Tensor) -> Prompter:
-    """Insert prompts ``[n, d]`` behind cls at block 0; they flow to the end (VPT-shallow)."""
+def inserted(prompts: Mapping[int, Tensor]) -> Prompter:
+    """Insert ``[n, d]`` or ``[B, n, d]`` behind cls at some blocks; they accumulate and flow on."""
 
     def insert(block: int, tokens: Tensor) -> Insertion | None:
-        return Insertion(prompts) if block == 0 else None
+        return Insertion(prompts[block]) if block in prompts else None
 
     return insert
+
+
+def shallow(prompts: Tensor) -> Prompter:
+    """Insert prompts ``[n, d]`` behind cls at block 0; they flow to the end (VPT-shallow)."""
+    return inserted({0: prompts})
 
 
 def deep(prompts: Tensor) -> Prompter:
@@ -63,10 +68,12 @@ def class_scores(
 
     ``cls [B, d], prototypes [C, d], known [C], log_priors [C] or [B, C] -> [B, C]``. A class that
     has no prototype yet takes the mean similarity of the client's classes that have one
-    (``neutral``), or 0. In log space and float32: finite for any temperature.
+    (``neutral``), or 0. In log space and at least float32: finite for any temperature.
     """
-    similarity = F.normalize(cls.float(), dim=-1) @ F.normalize(prototypes.float(), dim=-1).T  # [B, C]
-    owned = (known & (log_priors > -torch.inf)).float().expand_as(similarity)
+    precise = torch.promote_types(cls.dtype, torch.float32)
+    cls, prototypes = F.normalize(cls.to(precise), dim=-1), F.normalize(prototypes.to(precise), dim=-1)
+    similarity = cls @ prototypes.T  # [B, C]
+    owned = (known & (log_priors > -torch.inf)).to(precise).expand_as(similarity)
     average = (similarity * owned).sum(-1, keepdim=True) / owned.sum(-1, keepdim=True).clamp(min=1)
     similarity = torch.where(known, similarity, average if neutral else torch.zeros_like(average))
     return torch.softmax(similarity / temperature + log_priors, -1)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
+from fedcue.config import Training
 from fedcue.errors import ClientError
-from fedcue.registry import Options
 from fedcue.train.samples import Batch, Samples
 from fedcue.types import Tensors
 
@@ -21,24 +19,10 @@ StepFilter = Callable[[str, Tensor], Tensor]
 HEAD = ("head", "head_bias")
 
 
-class Training(Options):
-    """How a client trains: the paper's values are the defaults."""
-
-    epochs: int = Field(default=5, ge=1, description="passes over the client's images per visit")
-    batch_size: int = Field(default=50, ge=1)
-    lr: float = Field(default=0.1, ge=0, description="learning rate of head and prompts")
-    head_lr: float | None = Field(default=None, ge=0, description="of the head alone (default: lr)")
-    prompt_lr: float | None = Field(default=None, ge=0, description="of the prompts alone (default: lr)")
-    lr_decay: float = Field(default=0.998, gt=0, le=1, description="factor per round")
-    optimiser: Literal["sgd", "adam"] = "sgd"
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    weight_decay: float = Field(default=1e-3, ge=0)
-    clip_norm: float = Field(default=10.0, gt=0, description="global norm of the gradient")
-
-    def rate(self, name: str, finished_rounds: int) -> float:
-        """Return the learning rate of the tensor ``name`` after so many rounds."""
-        own = self.head_lr if name in HEAD else self.prompt_lr
-        return (self.lr if own is None else own) * self.lr_decay**finished_rounds
+def rate(training: Training, name: str, finished_rounds: int) -> float:
+    """Return the learning rate of the tensor ``name`` after so many rounds."""
+    own = training.head_lr if name in HEAD else training.prompt_lr
+    return (training.lr if own is None else own) * training.lr_decay**finished_rounds
 
 
 def fit(
@@ -75,7 +59,7 @@ def fit(
 
 def _optimiser(trainable: Tensors, training: Training, finished_rounds: int) -> torch.optim.Optimizer:
     groups = [
-        {"params": [tensor], "lr": training.rate(name, finished_rounds)} for name, tensor in trainable.items()
+        {"params": [tensor], "lr": rate(training, name, finished_rounds)} for name, tensor in trainable.items()
     ]
     if training.optimiser == "adam":
         return torch.optim.Adam(groups, weight_decay=training.weight_decay)

@@ -1,0 +1,235 @@
+"""From a recipe and ``key=value`` overrides to one frozen, validated configuration."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from pydantic import Field, ValidationError, create_model
+
+from fedcue.errors import ConfigError, unknown
+from fedcue.registry import DATASETS, METHODS, PARTITIONS, Options, Registry
+
+NAMED: dict[str, Registry | None] = {
+    "method": METHODS,
+    "data": DATASETS,
+    "partition": PARTITIONS,
+    "backbone": None,
+}
+"""Sections for which ``section=NAME`` is short for ``section.name=NAME``."""
+
+RECIPE_ONLY = ("scale", "per_method", "compare", "paper", "description", "profile", "environment")
+"""Keys of a recipe file that choose settings or describe it, and are not settings themselves."""
+
+
+class Backbone(Options):
+    """Which frozen ViT."""
+
+    name: str = Field(default="embedded", description="'embedded', a folder, or a hub id")
+    image_size: int | None = Field(default=None, ge=1, description="pixels (default: the checkpoint's)")
+
+
+class Training(Options):
+    """How a client trains: the paper's values are the defaults."""
+
+    epochs: int = Field(default=5, ge=1, description="passes over the client's images per visit")
+    batch_size: int = Field(default=50, ge=1)
+    lr: float = Field(default=0.1, ge=0, description="learning rate of head and prompts")
+    head_lr: float | None = Field(default=None, ge=0, description="of the head alone (default: lr)")
+    prompt_lr: float | None = Field(default=None, ge=0, description="of the prompts alone (default: lr)")
+    lr_decay: float = Field(default=0.998, gt=0, le=1, description="factor per round")
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    weight_decay: float = Field(default=1e-3, ge=0)
+    clip_norm: float = Field(default=10.0, gt=0, description="global norm of the gradient")
+
+
+class Evaluation(Options):
+    """When and on what clients are tested."""
+
+    every: int = Field(default=1, ge=0, description="rounds between evaluations; 0: only after the last")
+    on: Literal["test", "validation"] = "test"
+    validation_share: float = Field(
+        default=0.1, gt=0, lt=1, description="of each client's training images, where on=validation"
+    )
+    chunk: int = Field(default=200, ge=1, description="images per batch without gradients")
+    cls_sample: int = Field(default=200, ge=0, description="test images whose cls tokens are kept for figures")
+
+
+class Cache(Options):
+    """What of the frozen backbone is kept instead of computed again."""
+
+    limit_mb: int = Field(default=4096, ge=0, description="bytes for values computed once per image")
+
+
+class CheckpointOptions(Options):
+    """How often a run can be resumed from."""
+
+    every: int = Field(default=1, ge=0, description="rounds between checkpoints; 0: none")
+    keep: int = Field(default=2, ge=1, description="newest checkpoints kept")
+
+
+class RunConfig(Options):
+    """Everything that determines a run."""
+
+    recipe: str = "custom"
+    seed: int = Field(default=0, ge=0)
+    rounds: int = Field(default=100, ge=0)
+    clients_per_round: int = Field(default=5, ge=1)
+    heldout: float | int | tuple[int, ...] = Field(
+        default=0, description="clients that never train: a share, a number or a list of ids"
+    )
+    warm_start: Literal["all"] | int = Field(default="all", description="clients asked before round 0")
+    snapshots: tuple[int, ...] = Field(default=(), description="rounds whose prompts are kept")
+    workers: int = Field(default=0, ge=0, description="processes of one thread each; 0: one per core")
+    device: str = "cpu"
+    backbone: Backbone = Backbone()
+    training: Training = Training()
+    evaluation: Evaluation = Evaluation()
+    cache: Cache = Cache()
+    checkpoint: CheckpointOptions = CheckpointOptions()
+    method: Any
+    data: Any
+    partition: Any
+
+
+def recipes() -> dict[str, Path]:
+    """Return the recipes that come with the package, by name."""
+    folder = Path(str(resources.files("fedcue"))) / "recipes"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def load(recipe: str | Path = "default", overrides: Iterable[str] = ()) -> RunConfig:
+    """Load a recipe by name or path and apply ``key=value`` overrides in order."""
+    name, settings = read_recipe(recipe)
+    return resolve(settings, _parse(overrides), name)
+
+
+def read_recipe(recipe: str | Path) -> tuple[str, dict[str, Any]]:
+    """Return a recipe's name and its raw contents."""
+    path = recipes().get(str(recipe), Path(recipe))
+    if not path.is_file():
+        raise ConfigError(unknown("recipe", str(recipe), recipes()) + " A path to a TOML file works too.")
+    try:
+        return path.stem, tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
+        raise ConfigError(f"Recipe {path} is not readable TOML: {error}") from error
+
+
+def resolve(
+    settings: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, name: str = "custom"
+) -> RunConfig:
+    """Validate settings: recipe, then its scale, the profile, the method's own table, overrides."""
+    overrides = dict(overrides or {})
+    merged: dict[str, Any] = {"recipe": name}
+    _merge(merged, {key: value for key, value in settings.items() if key not in RECIPE_ONLY})
+    scale = overrides.pop("scale", None)
+    if scale is not None:
+        _merge(merged, _choice("scale", scale, settings.get("scale", {})))
+    profile = overrides.pop("profile", settings.get("profile"))
+    names = dict(merged)
+    _merge(names, overrides)
+    method = _name_of("method", names)
+    if profile is not None:
+        _merge(merged, _choice("profile", profile, getattr(METHODS.get(method), "profiles", {})))
+    _merge(merged, settings.get("per_method", {}).get(method, {}))
+    _merge(merged, overrides)
+    return _validate(merged)
+
+
+def _choice(kind: str, name: Any, tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(tables.get(str(name)), Mapping):
+        raise ConfigError(unknown(kind, str(name), tables))
+    return cast(Mapping[str, Any], tables[str(name)])
+
+
+def _merge(into: dict[str, Any], settings: Mapping[str, Any]) -> None:
+    """Merge dotted or nested settings; a new name in a named section drops the old one's options."""
+    for dotted, value in settings.items():
+        first, _, rest = dotted.partition(".")
+        if not rest and first in NAMED and not isinstance(value, Mapping):
+            value = {"name": value}
+        if rest:
+            value = {rest: value}
+        if isinstance(value, Mapping):
+            old = into.get(first)
+            section = dict(old) if isinstance(old, Mapping) else {}
+            if first in NAMED and value.get("name", section.get("name")) != section.get("name"):
+                section = {}
+            _merge(section, value)
+            into[first] = section
+        else:
+            into[first] = value
+
+
+def _parse(overrides: Iterable[str]) -> dict[str, Any]:
+    parsed: dict[str, Any] = {}
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{text!r} is not of the form key=value, such as rounds=20.")
+        try:
+            parsed[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except (tomllib.TOMLDecodeError, RecursionError):
+            parsed[key.strip()] = value
+    return parsed
+
+
+def _name_of(section: str, settings: Mapping[str, Any]) -> str:
+    value = settings.get(section)
+    name = value.get("name") if isinstance(value, Mapping) else value
+    if not isinstance(name, str):
+        registry = NAMED[section]
+        known = registry.names() if registry else []
+        raise ConfigError(f"No {section} is given. Give {section}=NAME with one of: {', '.join(known)}.")
+    return name
+
+
+def _validate(settings: dict[str, Any]) -> RunConfig:
+    classes: dict[str, Any] = {}
+    for section, registry in NAMED.items():
+        if registry is not None:
+            options = registry.get(_name_of(section, settings))
+            settings[section] = {key: value for key, value in settings[section].items() if key != "name"}
+            classes[section] = (options, ...)
+    model = create_model("RunConfig", __base__=RunConfig, **classes)
+    try:
+        return model.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, model)) from error
+
+
+def _explain(error: ValidationError, model: type[RunConfig]) -> str:
+    lines = []
+    for problem in error.errors(include_url=False):
+        key = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            lines.append(unknown("key", key, _keys_beside(problem["loc"], model)))
+        elif problem["type"] == "missing":
+            lines.append(f"{key} is required. Give {key}=VALUE.")
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            lines.append(f"{key}={problem['input']!r}: {message[:1].lower()}{message[1:]}.")
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _keys_beside(location: tuple[int | str, ...], model: type[Options]) -> list[str]:
+    """Return the keys that are allowed where an unknown one was found."""
+    parents = [str(part) for part in location[:-1]]
+    options: Any = model
+    for part in parents:
+        options = options.model_fields[part].annotation
+    return [".".join([*parents, key]) for key in options.model_fields]
+
+
+def dump(config: RunConfig) -> dict[str, Any]:
+    """Return every setting as plain values, names of method, data and partition included."""
+    plain = cast(dict[str, Any], config.model_dump(mode="json", exclude_none=True, serialize_as_any=True))
+    for section, registry in NAMED.items():
+        if registry is not None:
+            part = getattr(config, section)
+            plain[section] = {"name": registry.name_of(type(part)), **plain[section]}
+    return plain

@@ -1,0 +1,1 @@
+"""Per-client accuracy and what the figures need."""

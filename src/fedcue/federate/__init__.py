@@ -1,0 +1,1 @@
+"""The simulator: clients, rounds, executors and the run itself."""

@@ -1,0 +1,149 @@
+"""Testing all clients with the server's state: accuracies, and at the end what the figures need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcue.evaluate.metrics import by_domain, summarise
+from fedcue.federate.executor import Executor
+from fedcue.federate.federation import Federation, Prediction
+from fedcue.types import ClientMemory, ServerState
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All clients' predictions under one state."""
+
+    federation: Federation
+    prediction: Prediction
+
+    @property
+    def accuracies(self) -> NDArray[np.float64]:
+        """Accuracy of every client; nan where the method cannot serve it."""
+        clients = len(self.federation.clients)
+        right = self.prediction.labels == self.prediction.predicted
+        total = np.bincount(self.prediction.clients, minlength=clients)
+        correct = np.bincount(self.prediction.clients, weights=right, minlength=clients)
+        return np.where(total > 0, correct / np.maximum(total, 1), np.nan)
+
+    def metrics(self) -> dict[str, float | None]:
+        """Return mean and worst accuracy of the clients that train and of those held out."""
+        heldout = np.array([client.heldout for client in self.federation.clients])
+        out = {"heldout_mean_accuracy": None, "heldout_worst_accuracy": None}
+        own = self.accuracies[heldout]
+        own = own[~np.isnan(own)]
+        return {**summarise(self.accuracies[~heldout]), **out, **summarise(own, "heldout_")}
+
+    def domains(self) -> dict[str, dict[str, float]]:
+        """Return accuracy by domain over the clients that train, if there are several domains."""
+        names = {client.domain for client in self.federation.clients}
+        keep = [client.id for client in self.federation.clients if not client.heldout]
+        sizes = np.bincount(self.prediction.clients, minlength=len(self.federation.clients))
+        domains = [self.federation.clients[client].domain for client in keep]
+        return by_domain(domains, self.accuracies[keep], sizes[keep]) if len(names) > 1 else {}
+
+    def client_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield one line per client for ``clients.csv``."""
+        for client, accuracy in zip(self.federation.clients, self.accuracies, strict=True):
+            yield {
+                "id": client.id,
+                "name": client.name,
+                "domain": client.domain,
+                "heldout": str(client.heldout).lower(),
+                "train_size": len(client.train),
+                "test_size": len(client.test),
+                "test_accuracy": "" if np.isnan(accuracy) else f"{accuracy:.6f}",
+            }
+
+
+def evaluate(
+    executor: Executor, state: ServerState, memories: Mapping[int, ClientMemory], final: bool = False
+) -> Evaluation:
+    """Test every client the method can serve."""
+    federation = executor.federation
+    seed, method = federation.config.seed, federation.method
+    jobs = [
+        (group, method.download(state, group[0], seed), memories.get(group[0], ClientMemory()), final)
+        for group in client_groups(federation)
+    ]
+    parts = list(executor.test(jobs))
+    together = [np.concatenate([getattr(p, name) for p in parts]) for name in Prediction.__annotations__]
+    return Evaluation(federation, Prediction(*together))
+
+
+def client_groups(federation: Federation) -> list[list[int]]:
+    """Group consecutive clients into chunks of about ``evaluation.chunk`` test images.
+
+    The groups follow from the data alone. A method with memories is tested client by client.
+    """
+    groups: list[list[int]] = []
+    images = 0
+    for client in federation.clients:
+        if client.heldout and not federation.method.supports_heldout:
+            continue
+        size = federation.test_size(client.id)
+        if federation.method.keeps_memory or not groups or images + size > federation.config.evaluation.chunk:
+            groups.append([])
+            images = 0
+        groups[-1].append(client.id)
+        images += size
+    return groups
+
+
+def analyse(
+    federation: Federation, state: ServerState, memories: Mapping[int, ClientMemory], evaluation: Evaluation
+) -> dict[str, Tensor]:
+    """Return what the figures need: confusions, mean mixing weights by class, a sample of cls tokens."""
+    classes, prediction = federation.setting.classes, evaluation.prediction
+    pairs = prediction.labels * classes + prediction.predicted
+    counts = [
+        np.stack([np.bincount(getattr(c, part), minlength=classes) for c in federation.clients])
+        for part in ("train_labels", "test_labels")
+    ]
+    tensors = {
+        "images": torch.from_numpy(prediction.images).int(),
+        "clients": torch.from_numpy(prediction.clients).int(),
+        "labels": torch.from_numpy(prediction.labels).int(),
+        "predicted": torch.from_numpy(prediction.predicted).int(),
+        "confusion": torch.from_numpy(np.bincount(pairs, minlength=classes**2)).view(classes, classes).int(),
+        "train_class_counts": torch.from_numpy(counts[0]).int(),
+        "test_class_counts": torch.from_numpy(counts[1]).int(),
+    }
+    return tensors | _look_inside(federation, state, memories)
+
+
+@torch.no_grad()
+def _look_inside(
+    federation: Federation, state: ServerState, memories: Mapping[int, ClientMemory]
+) -> dict[str, Tensor]:
+    """Average what the method shows of each image by true class; take some cls tokens of all clients."""
+    method, model, config = federation.method, federation.model, federation.config
+    groups = client_groups(federation)
+    share = -(-config.evaluation.cls_sample // len(groups))
+    blocks = tuple(range(method.first_block(federation.setting), model.depth + 1))
+    sums: dict[str, Tensor] = {}
+    seen = torch.zeros(federation.setting.classes)
+    cls, labels = [], []
+    for group in groups:
+        samples = federation.test_samples(group)
+        download = method.download(state, group[0], config.seed)
+        memory = memories.get(group[0], ClientMemory())
+        tensors = federation.for_test(group, download, memory, False, samples)
+        for number, batch in enumerate(samples.batches(config.evaluation.chunk)):
+            seen += torch.bincount(batch.labels.cpu(), minlength=len(seen))
+            for name, values in method.inspect(model, tensors, batch).items():
+                total = sums.setdefault(name, torch.zeros(len(seen), *values.shape[1:]))
+                total.index_add_(0, batch.labels.cpu(), values.cpu())
+            if number == 0 and share and len(blocks) > 1:
+                tokens = model.cls_tokens(batch.inputs, method.prompter(model, tensors, batch), blocks)
+                cls.append(tokens[:share].cpu())
+                labels.append(batch.labels[:share].cpu())
+    means = {f"mean_{name}": t / seen.clamp(min=1).view(-1, *[1] * (t.ndim - 1)) for name, t in sums.items()}
+    return means | ({"cls_tokens": torch.cat(cls), "cls_labels": torch.cat(labels).int()} if cls else {})

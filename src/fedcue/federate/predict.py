@@ -1,0 +1,139 @@
+"""Use a finished run: load its folder and predict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fedcue.errors import ConfigError, RunFolderError, unknown
+from fedcue.methods.base import Method
+from fedcue.model.backbone import load_backbone
+from fedcue.model.frozen import FrozenCache
+from fedcue.model.prompted import PromptedViT
+from fedcue.registry import METHODS
+from fedcue.train.samples import Samples
+from fedcue.types import ClientMemory, ServerState, Setting
+
+FORMAT = "fedcue-model-1"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """For each image: class probabilities ``[B, C]`` and what the method shows, such as mixing weights."""
+
+    classes: tuple[str, ...]
+    probabilities: Tensor
+    details: Mapping[str, Tensor]
+
+    @property
+    def labels(self) -> list[str]:
+        """The most probable class of each image."""
+        return [self.classes[index] for index in self.probabilities.argmax(1).tolist()]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained model: the frozen backbone, the method and its tensors."""
+
+    model: PromptedViT
+    method: Method
+    state: ServerState
+    setting: Setting
+    seed: int
+    classes: tuple[str, ...]
+    clients: Mapping[int, Mapping[str, Any]]
+    memories: Mapping[int, ClientMemory]
+
+    @torch.no_grad()
+    def predict(
+        self, images: Tensor, priors: Sequence[float] | None = None, client: int | None = None
+    ) -> Predictions:
+        """Classify ``uint8`` images ``[n, 3, S, S]`` for a client of the run, or under given priors.
+
+        Without either, every class counts as equally likely.
+        """
+        log_priors = self._priors(priors, client).log()
+        cache = FrozenCache(
+            self.model,
+            lambda indices: images[torch.from_numpy(indices)],
+            [np.arange(len(images))],
+            self.method.first_block(self.setting),
+            self.method.bare_blocks(self.setting),
+            limit_bytes=0,
+        )
+        samples = Samples(cache.view([0]), torch.zeros(len(images), dtype=torch.int64), log_priors)
+        memory = self.memories.get(-1 if client is None else client, ClientMemory())
+        download = self.method.download(self.state, client or 0, self.seed)
+        tensors = self.method.personalize(download, log_priors, memory)
+        batches = list(samples.batches(100))
+        logits = [self.method.predict(self.model, tensors, batch) for batch in batches]
+        seen = [self.method.inspect(self.model, tensors, batch) for batch in batches]
+        details = {name: torch.cat([part[name] for part in seen]) for name in (seen[0] if seen else {})}
+        return Predictions(self.classes, torch.cat(logits).softmax(1), details)
+
+    def _priors(self, priors: Sequence[float] | None, client: int | None) -> Tensor:
+        if client is not None:
+            if client not in self.clients:
+                raise ConfigError(unknown("client", str(client), map(str, self.clients)))
+            priors = self.clients[client]["class_priors"]
+        if priors is None:
+            priors = [1 / len(self.classes)] * len(self.classes)
+        values = torch.tensor(priors, dtype=torch.float64)
+        if values.shape != (len(self.classes),) or not (values >= 0).all() or not 0 < values.sum() < torch.inf:
+            raise ConfigError(
+                f"Priors must be {len(self.classes)} numbers, none negative, not all zero "
+                f"(one per class: {', '.join(self.classes[:5])}, ...)."
+            )
+        share = self.method.prior_smoothing
+        return ((1 - share) * values / values.sum() + share / len(values)).float()
+
+
+def load(folder: str | Path) -> Model:
+    """Load the model of a finished run."""
+    folder = Path(folder)
+    description = _description(folder)
+    try:
+        options = {key: value for key, value in description["method"].items() if key != "name"}
+        method = METHODS.get(description["method"]["name"]).model_validate(options)
+        setting = Setting(**description["setting"])
+        tensors = load_file(folder / "model.safetensors")
+        clients = {int(client): about for client, about in description["clients"].items()}
+        backbone = load_backbone(description["backbone"]["name"], description["image_size"])
+        state = ServerState(description["rounds"], tensors)
+        classes, seed = tuple(description["classes"]), description["seed"]
+    except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
+        raise RunFolderError(f"{folder} does not hold a usable model: {error}. Repeat the run.") from error
+    assert isinstance(method, Method)
+    return Model(PromptedViT(backbone), method, state, setting, seed, classes, clients, _memories(folder))
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    path = folder / "model.json"
+    if not path.is_file():
+        raise RunFolderError(f"{folder} holds no model.json: give the folder of a finished run.")
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunFolderError(f"{path} is damaged: {error}. Repeat the run.") from error
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise RunFolderError(f"{path} is not of format {FORMAT}, which this version of fedcue reads.")
+    return description
+
+
+def _memories(folder: Path) -> dict[int, ClientMemory]:
+    path = folder / "clients.safetensors"
+    tensors = load_file(path) if path.is_file() else {}
+    memories: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        client, _, own = name.partition("/")
+        memories.setdefault(int(client), {})[own] = tensor
+    return {client: ClientMemory(own) for client, own in memories.items()}

@@ -1,0 +1,99 @@
+"""Checkpoints: everything needed to go on after the last finished round."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from torch import Tensor
+
+from fedcue.errors import RunFolderError
+from fedcue.record.files import write_bytes
+from fedcue.types import ClientMemory, ServerState, pack, unpack
+
+log = logging.getLogger(__name__)
+_STATE, _MEMORY = "state/", "memory/"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The server's state, the clients' memories and the length of ``metrics.jsonl`` at that time.
+
+    Every random stream is named by seed, client and round, so that no generator state is needed.
+    """
+
+    state: ServerState
+    memories: Mapping[int, ClientMemory]
+    metrics_bytes: int
+    totals: Mapping[str, float]
+
+
+class Checkpoints:
+    """The newest checkpoints of a run, each in one file that carries its own checksum."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder, self.keep = folder, keep
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, then drop the oldest beyond ``keep``."""
+        self.folder.mkdir(exist_ok=True)
+        body = _encode(checkpoint)
+        path = self.folder / f"round-{checkpoint.state.round:06d}.ckpt"
+        write_bytes(path, hashlib.sha256(body).digest() + body)
+        for old in self._paths()[: -self.keep]:
+            old.unlink(missing_ok=True)
+
+    def newest(self) -> Checkpoint:
+        """Read the newest checkpoint that is whole; report the damaged ones passed over."""
+        for path in reversed(self._paths()):
+            try:
+                return _decode(path.read_bytes())
+            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+                log.warning("Checkpoint %s is damaged (%s); using the one before it.", path.name, error)
+        raise RunFolderError(
+            f"{self.folder} holds no usable checkpoint. Start again with --overwrite or another --out."
+        )
+
+    def _paths(self) -> list[Path]:
+        return sorted(self.folder.glob("round-*.ckpt"))
+
+
+def _encode(checkpoint: Checkpoint) -> bytes:
+    tensors: dict[str, Tensor] = {_STATE + name: t for name, t in checkpoint.state.tensors.items()}
+    for client, memory in checkpoint.memories.items():
+        tensors |= {f"{_MEMORY}{client}/{name}": tensor for name, tensor in memory.tensors.items()}
+    header = json.dumps(
+        {
+            "round": checkpoint.state.round,
+            "metrics_bytes": checkpoint.metrics_bytes,
+            "totals": dict(checkpoint.totals),
+            "clients": list(checkpoint.memories),
+        }
+    ).encode()
+    return len(header).to_bytes(8, "little") + header + pack(tensors)
+
+
+def _decode(data: bytes) -> Checkpoint:
+    digest, body = data[:32], data[32:]
+    if hashlib.sha256(body).digest() != digest:
+        raise ValueError("its checksum does not match")
+    size = int.from_bytes(body[:8], "little")
+    header = json.loads(body[8 : 8 + size])
+    tensors = unpack(body[8 + size :])
+    state = {name.removeprefix(_STATE): t for name, t in tensors.items() if name.startswith(_STATE)}
+    memories: dict[int, dict[str, Tensor]] = {client: {} for client in header["clients"]}
+    for name, tensor in tensors.items():
+        if name.startswith(_MEMORY):
+            client, _, own = name.removeprefix(_MEMORY).partition("/")
+            memories[int(client)][own] = tensor
+    return Checkpoint(
+        ServerState(header["round"], state),
+        {client: ClientMemory(own) for client, own in memories.items()},
+        header["metrics_bytes"],
+        header["totals"],
+    )

@@ -1,0 +1,59 @@
+"""Files that are either the old one or the new one, never half of each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+
+from fedcue.errors import RunFolderError
+from fedcue.types import Tensors
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn a failure of the file system into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"Cannot write {path}: {error.strerror or error}. Free some space or give another --out; "
+            "checkpoints written before are intact (fedcue resume continues from the last one)."
+        ) from error
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write aside, sync, rename: a kill at any moment leaves the old file or the new one."""
+    aside = path.with_name(f".{path.name}.part")
+    with explained(path):
+        with open(aside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write an indented JSON file whole or not at all."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file whole or not at all; equal tensors give equal bytes."""
+    ordered = {name: tensors[name].contiguous().cpu() for name in sorted(tensors)}
+    write_bytes(path, save(ordered, dict(metadata) if metadata else None))

@@ -1,0 +1,178 @@
+"""The run folder: names and layout that reports and outside tools rely on."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedcue.errors import RunFolderError
+from fedcue.record.checkpoint import Checkpoints
+from fedcue.record.files import explained, write_json, write_tensors, write_text
+from fedcue.types import ClientMemory, Tensors
+
+OURS = (
+    "config.toml", "metrics.jsonl", "clients.csv", "summary.json", "model.safetensors", "model.json",
+    "clients.safetensors", "analysis.safetensors", "snapshots", "checkpoints", ".lock",
+)  # fmt: skip
+
+
+class RunFolder:
+    """One run's folder, locked by the process that writes it."""
+
+    def __init__(self, path: Path, checkpoints_kept: int = 2) -> None:
+        self.path = path
+        self.checkpoints = Checkpoints(path / "checkpoints", checkpoints_kept)
+        self._lock: int | None = None
+
+    def open(self, *, overwrite: bool = False, resume: bool = False) -> None:
+        """Make or take the folder; refuse one that is in use or not empty, unless told otherwise."""
+        with explained(self.path):
+            entries = list(self.path.iterdir()) if self.path.is_dir() else []
+            foreign = [entry.name for entry in entries if entry.name not in OURS and entry.suffix != ".part"]
+            if foreign and not resume:
+                raise RunFolderError(
+                    f"{self.path} is not a run folder (it holds {foreign[0]!r}). Give an empty --out."
+                )
+            if entries and not (overwrite or resume):
+                raise RunFolderError(
+                    f"{self.path} is not empty. Give another --out, --resume to go on, or --overwrite."
+                )
+            if resume and not (self.path / "config.toml").is_file():
+                raise RunFolderError(f"{self.path} holds no run to resume. Start one without --resume.")
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
+            if not resume:
+                _clear(self.path)
+
+    def _take_lock(self) -> None:
+        self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.read(self._lock, 100).decode(errors="replace").strip()
+            os.close(self._lock)
+            raise RunFolderError(
+                f"{self.path} is in use by process {owner or 'unknown'}. Wait for it or give another --out."
+            ) from error
+        os.ftruncate(self._lock, 0)
+        os.write(self._lock, str(os.getpid()).encode())
+
+    def close(self) -> None:
+        """Give the folder free (a process that dies gives it free too)."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def write_config(self, settings: Mapping[str, Any]) -> None:
+        """Write ``config.toml``: every setting, the versions and the commit."""
+        write_text(self.path / "config.toml", tomli_w.dumps({**settings, "environment": environment()}))
+
+    def append_metrics(self, record: Mapping[str, Any]) -> int:
+        """Append one round to ``metrics.jsonl``; return the file's length."""
+        path = self.path / "metrics.jsonl"
+        with explained(path), open(path, "ab") as file:
+            file.write((json.dumps(record, allow_nan=False) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+            return file.tell()
+
+    def truncate_metrics(self, length: int) -> None:
+        """Cut ``metrics.jsonl`` back to the length a checkpoint remembers."""
+        path = self.path / "metrics.jsonl"
+        if length and (not path.is_file() or path.stat().st_size < length):
+            raise RunFolderError(f"{path} is shorter than its checkpoint remembers; start again with --overwrite.")
+        with explained(path), open(path, "ab") as file:
+            file.truncate(length)
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return the rounds recorded so far."""
+        return read_metrics(self.path)
+
+    def write_clients(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write ``clients.csv``, one line per client."""
+        table = list(rows)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+        write_text(self.path / "clients.csv", text.getvalue())
+
+    def write_memories(self, memories: Mapping[int, ClientMemory]) -> None:
+        """Write ``clients.safetensors``: what each client keeps, as ``ID/name``."""
+        tensors = {f"{c}/{name}": t for c, memory in memories.items() for name, t in memory.tensors.items()}
+        if tensors:
+            write_tensors(self.path / "clients.safetensors", tensors)
+
+    def write_model(self, tensors: Tensors, description: Mapping[str, Any]) -> None:
+        """Write ``model.safetensors`` and ``model.json``."""
+        write_tensors(self.path / "model.safetensors", tensors)
+        write_json(self.path / "model.json", description)
+
+    def write_snapshot(self, round_: int, tensors: Tensors) -> None:
+        """Keep the prompts of one round in ``snapshots/``."""
+        with explained(self.path):
+            (self.path / "snapshots").mkdir(exist_ok=True)
+        write_tensors(self.path / "snapshots" / f"round-{round_:06d}.safetensors", tensors)
+
+    def write_analysis(self, tensors: Tensors) -> None:
+        """Write ``analysis.safetensors``: what the figures need."""
+        write_tensors(self.path / "analysis.safetensors", tensors)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write ``summary.json``; its presence says that the run is finished."""
+        write_json(self.path / "summary.json", summary)
+
+
+def _clear(folder: Path) -> None:
+    for name in OURS:
+        path = folder / name
+        if name == ".lock":
+            continue
+        if path.is_dir():
+            for file in path.iterdir():
+                file.unlink()
+            path.rmdir()
+        else:
+            path.unlink(missing_ok=True)
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Return the rounds recorded in a run folder; an unfinished last line is passed over."""
+    path = folder / "metrics.jsonl"
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
+        records = [json.loads(line) for line in lines]
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunFolderError(f"{path} is damaged: {error}. Resume or repeat the run.") from error
+    if not all(isinstance(record, dict) for record in records):
+        raise RunFolderError(f"{path} is damaged: each line must be an object. Resume or repeat the run.")
+    return records
+
+
+def environment() -> dict[str, str]:
+    """Return the versions a result depends on."""
+    versions = {name: version(name) for name in ("fedcue", "torch", "numpy")}
+    return {**versions, "python": platform.python_version(), "machine": platform.machine(), "commit": _commit()}
+
+
+def _commit() -> str:
+    """Return the commit of the source tree fedcue runs from, with + if it was changed."""
+    here = Path(__file__).parent
+    git = ["git", "-C", str(here)]
+    try:
+        commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=10)
+        changed = subprocess.run([*git, "status", "--porcelain", "--", str(here)], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return commit.stdout.strip() + "+" * bool(changed.stdout.strip()) if commit.returncode == 0 else "unknown"
