@@ -149,9 +149,19 @@ class DataOptions(Options):
     def read(self) -> Dataset:
         """Read the labels and find the images, exactly as the files give them."""
 
+    def sketch(self) -> Dataset:
+        """Return a dataset of the same shape as ``read`` would, reading as little as possible."""
+        return self.read()
+
     def load(self, seed: int) -> Dataset:
         """Read the dataset, give it a test split if it has none, and subsample it as asked."""
-        dataset = self.read()
+        return self._finish(self.read(), seed)
+
+    def outline(self, seed: int) -> Dataset:
+        """Return what ``load`` would, perhaps without images and with estimated numbers, to plan a run."""
+        return self._finish(self.sketch(), seed)
+
+    def _finish(self, dataset: Dataset, seed: int) -> Dataset:
         if self.classes is not None:
             dataset = dataset.keep_classes(self.classes)
         if not dataset.is_test.any():

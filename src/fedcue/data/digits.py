@@ -2,38 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
 from fedcue.data.dataset import DataOptions, Dataset
-
-
-@dataclass(frozen=True, eq=False)
-class ArrayImages:
-    """Images held in memory as uint8, ``[N, height, width]`` or ``[N, height, width, 3]``."""
-
-    name: str
-    pixels: NDArray[np.uint8]
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-        return len(self.pixels)
-
-    def open(self, index: int) -> Image.Image:
-        """Return the image ``index``."""
-        return Image.fromarray(np.ascontiguousarray(self.pixels[index]))
-
-    def content(self, index: int) -> bytes:
-        """Return the pixels of the image ``index``."""
-        return bytes(self.pixels[index].tobytes())
-
-    def describe(self, index: int) -> str:
-        """Name the image ``index``."""
-        return f"image {index} of {self.name}"
+from fedcue.data.sources import ArrayImages
 
 
 class Digits(DataOptions):

@@ -27,11 +27,11 @@ def decode(
 ) -> NDArray[np.uint8]:
     """Decode one image to ``[3, size, size]`` or say which file cannot be read and why."""
     try:
-        image = images.open(index)
-        width, height = image.size
-        if width * height <= max_pixels:
-            square = upright_rgb(image).resize((size, size), Image.Resampling.BICUBIC)
-            return np.array(square).transpose(2, 0, 1)
+        with images.open(index) as image:
+            width, height = image.size
+            if width * height <= max_pixels:
+                square = upright_rgb(image).resize((size, size), Image.Resampling.BICUBIC)
+                return np.array(square).transpose(2, 0, 1)
         reason = f"{width} x {height} pixels are more than data.max_pixels={max_pixels}"
     except Exception as error:  # decoders of foreign bytes fail in many ways; all mean: unreadable
         reason = f"{type(error).__name__}: {error}"

@@ -66,15 +66,20 @@ def decode_images(
             bad.append(index)
         if progress is not None:
             progress(row + 1, len(wanted))
-    return PixelStore(images, rows.share_memory_(), np.array(bad, dtype=np.int64))
+    return PixelStore(images, _shared(rows), np.array(bad, dtype=np.int64))
 
 
 def _allocate(shape: tuple[int, ...], cache_bytes: int, cache_folder: Path | None) -> Tensor:
     if int(np.prod(shape)) <= cache_bytes:
-        return torch.empty(shape, dtype=torch.uint8).share_memory_()
+        return _shared(torch.empty(shape, dtype=torch.uint8))
     if cache_folder is not None:
         cache_folder.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(prefix="fedcue-", suffix=".pixels", dir=cache_folder) as file:
         # the mapping outlives the name, so nothing is left behind
         flat = torch.from_file(file.name, shared=True, size=int(np.prod(shape)), dtype=torch.uint8)
     return flat.reshape(shape)
+
+
+def _shared(tensor: Tensor) -> Tensor:
+    tensor.share_memory_()  # type: ignore[no-untyped-call]
+    return tensor

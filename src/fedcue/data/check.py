@@ -1,0 +1,94 @@
+"""Read a dataset once from end to end and list everything that is wrong with it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedcue.data.dataset import DataOptions, Dataset
+from fedcue.data.images import decode
+from fedcue.errors import DataError
+
+Kind = Literal["unreadable image", "empty class", "client without test images", "duplicate"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: what kind, where, and why."""
+
+    kind: Kind
+    where: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a dataset holds and what is wrong with it."""
+
+    name: str
+    train: int
+    test: int
+    classes: int
+    clients: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Tell whether nothing is wrong."""
+        return not self.findings
+
+
+def check(options: DataOptions, seed: int = 0, progress: Callable[[int, int], None] | None = None) -> Report:
+    """Decode every image of a dataset once; report unreadable ones, gaps and train images in the test set."""
+    dataset = options.load(seed)
+    findings = [*_gaps(dataset), *_images(dataset, options.max_pixels, progress)]
+    return Report(
+        name=dataset.name,
+        train=len(dataset.train),
+        test=len(dataset.test),
+        classes=len(dataset.classes),
+        clients=len(dataset.owner_names),
+        findings=tuple(findings),
+    )
+
+
+def _gaps(dataset: Dataset) -> list[Finding]:
+    """Find the classes and clients that lack training or test images."""
+    findings = []
+    for part, indices in (("training", dataset.train), ("test", dataset.test)):
+        counts = np.bincount(dataset.labels[indices], minlength=len(dataset.classes))
+        findings += [
+            Finding("empty class", dataset.classes[label], f"no {part} image")
+            for label in np.flatnonzero(counts == 0).tolist()
+        ]
+    if dataset.owners is not None:
+        tested = np.isin(np.arange(len(dataset.owner_names)), dataset.owners[dataset.test])
+        findings += [
+            Finding("client without test images", dataset.owner_names[owner], "it could not be evaluated")
+            for owner in np.flatnonzero(~tested).tolist()
+        ]
+    return findings
+
+
+def _images(dataset: Dataset, max_pixels: int, progress: Callable[[int, int], None] | None) -> list[Finding]:
+    """Find the images that cannot be decoded and those that are both in the training and the test set."""
+    findings = []
+    seen: dict[bytes, tuple[int, bool]] = {}
+    for index in range(len(dataset)):
+        try:
+            decode(dataset.images, index, 1, max_pixels)
+            digest = hashlib.blake2b(dataset.images.content(index), digest_size=16).digest()
+            is_test = bool(dataset.is_test[index])
+            other, other_is_test = seen.setdefault(digest, (index, is_test))
+            if other_is_test != is_test:
+                why = f"same content as {dataset.images.describe(other)}, one trains and the other tests"
+                findings.append(Finding("duplicate", dataset.images.describe(index), why))
+        except DataError as error:
+            findings.append(Finding("unreadable image", dataset.images.describe(index), str(error)))
+        if progress is not None:
+            progress(index + 1, len(dataset))
+    return findings
