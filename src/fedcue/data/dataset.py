@@ -184,7 +184,7 @@ class DataOptions(Options):
 
 
 def _cells(dataset: Dataset) -> Indices:
-    """Number the pairs of domain and class."""
+    """Return the number of each image's pair of domain and class."""
     if dataset.domains is None:
         return dataset.labels
     return dataset.domains * len(dataset.classes) + dataset.labels

@@ -17,7 +17,7 @@ class Digits(DataOptions):
 
     def read(self) -> Dataset:
         """Read the digits from the installed scikit-learn."""
-        from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+        from sklearn.datasets import load_digits
 
         bunch = load_digits()
         pixels = np.round(bunch.images * (255 / 16)).astype(np.uint8)

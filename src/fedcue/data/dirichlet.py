@@ -16,27 +16,33 @@ _BLOCK = 2_000_000
 def equal_sizes(
     train: Integers, test: Integers, clients: int, alpha: float, generator: np.random.Generator
 ) -> Counts:
-    """Fill clients of equal size, each from its own class proportions q ~ Dir(alpha), as FedDyn does.
-
-    FedDyn's loop picks a random client that is not full, draws a class from its q, and draws again while
-    that class is used up. The same distribution, without the loop:
-
-    1. Order. Let every client have an exponential clock; sorting all rings gives the sequence of uniform
-       picks among the clients not yet full. Ring number t is one "slot".
-    2. Classes. Slots in turn taking the first class of their own random list that is not used up is a
-       serial dictatorship, whose only stable outcome deferred acceptance reaches for all slots at once:
-       everybody asks for a class, each class keeps its earliest slots, the others ask again among the
-       classes that could still take them.
-    """
+    """Fill clients of equal size, each from its own class proportions q ~ Dir(alpha), as FedDyn does."""
     total = int(train.sum())
     sizes = total // clients + (generator.permutation(clients) < total % clients)
-    rings = np.cumsum(generator.exponential(size=(clients, int(sizes.max()))), axis=1)
-    rings[sizes < sizes.max(), -1] = np.inf
-    client = np.argsort(rings, axis=None)[:total] // rings.shape[1]  # [slots], in order of time
-    log_q = _log_dirichlet(alpha, clients, len(train), generator)
-    label = _defer(client, log_q, train, generator)
-    counts = tally(client, label, clients, len(train))
+    counts = fill(sizes, _log_dirichlet(alpha, clients, len(train), generator), train, generator)
     return Counts(counts, share_test(counts, counts, test, generator))
+
+
+def fill(
+    sizes: Integers, log_q: NDArray[np.float64], supply: Integers, generator: np.random.Generator
+) -> Integers:
+    """Fill clients of these sizes from their proportions q until all of ``supply`` is used up.
+
+    The rule: pick a random client that is not full, draw a class from its q, draw again while that class
+    is used up. The same distribution without the loop:
+
+    1. Order. Let every client have a clock with exponential gaps; sorting all rings gives the sequence of
+       uniform picks among the clients not yet full. Ring number t is one "slot".
+    2. Classes. Slots in turn taking the first class of their own random list that is not used up is a
+       serial dictatorship. Its outcome is the only stable one, so deferred acceptance finds it for all
+       slots at once: everybody asks for a class, each class keeps its earliest slots, the others ask again
+       among the classes that could still take them.
+    """
+    rings = np.cumsum(generator.exponential(size=(len(sizes), int(sizes.max()))), axis=1)
+    rings[np.arange(rings.shape[1]) >= sizes[:, None]] = np.inf
+    client = np.argsort(rings, axis=None)[: sizes.sum()] // rings.shape[1]  # [slots], in order of time
+    label = _defer(client, log_q, supply, generator)
+    return tally(client, label, len(sizes), len(supply))
 
 
 def by_class(
@@ -82,7 +88,7 @@ def _log_dirichlet(
 def _defer(
     client: Integers, log_q: NDArray[np.float64], capacity: Integers, generator: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Give every slot (in order of time) a class by deferred acceptance; see ``equal_sizes``."""
+    """Give every slot (in order of time) a class by deferred acceptance; see ``fill``."""
     slots, classes = len(client), len(capacity)
     label = np.empty(slots, dtype=np.int16 if classes < 2**15 else np.int64)  # int16 sorts by radix
     last_kept = np.where(capacity > 0, slots, -1)  # the latest slot that each class would still take
