@@ -142,7 +142,7 @@ class Federation:
     ) -> Tensors:
         """Return the tensors these clients are tested with."""
         if not self.method.keeps_memory:
-            return self.method.personalize(download, samples.log_priors, memory)
+            return self.method.personalize(self.model, download, samples.log_priors, memory)
         generator = torch_rng(self.config.seed, "test", clients[0], download.round)
         return self.method.for_test(self._visit(clients[0], generator), download, memory, final)
 

@@ -73,7 +73,7 @@ class Model:
         samples = Samples(cache.view([0]), torch.zeros(len(images), dtype=torch.int64), log_priors)
         memory = self.memories.get(-1 if client is None else client, ClientMemory())
         download = self.method.download(self.state, client or 0, self.seed)
-        tensors = self.method.personalize(download, log_priors, memory)
+        tensors = self.method.personalize(self.model, download, log_priors, memory)
         batches = list(samples.batches(100))
         logits = [self.method.predict(self.model, tensors, batch) for batch in batches]
         seen = [self.method.inspect(self.model, tensors, batch) for batch in batches]

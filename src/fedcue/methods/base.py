@@ -98,6 +98,10 @@ class Method(Options):
         """Return the names of the tensors that are trained, sent back and averaged."""
         return ("head", *("head_bias",) * self.head_bias, *self.prompt_names)
 
+    def private(self) -> tuple[str, ...]:
+        """Return the names of the tensors that a client trains, keeps and never sends."""
+        return ()
+
     def sent(self) -> tuple[str, ...]:
         """Return the names of the tensors that are sent to a client."""
         return self.shared()
@@ -130,31 +134,23 @@ class Method(Options):
         """Return the client's reply before round 0, if the method asks for one."""
         return None
 
-    def private(self, visit: Visit, download: Download) -> dict[str, Tensor]:
-        """Return what a client trains but never sends, as it is before its first visit."""
-        return {}
-
-    def recall(self, visit: Visit, download: Download, memory: ClientMemory) -> ClientMemory:
-        """Return what the client remembers, or at first what it starts with."""
-        return memory if memory.tensors else ClientMemory(self.private(visit, download))
-
-    def personalize(self, download: Download, log_priors: Tensor, memory: ClientMemory) -> Tensors:
-        """Return the tensors the client trains and predicts with."""
+    def personalize(
+        self, model: PromptedViT, download: Download, log_priors: Tensor, memory: ClientMemory
+    ) -> Tensors:
+        """Return the tensors the client trains and predicts with, its first private ones included."""
         return {**download.tensors, **memory.tensors}
 
     def update(self, visit: Visit, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
         """Train at the client; return what is sent back and what the client remembers."""
-        memory = self.recall(visit, download, memory)
-        tensors = self.personalize(download, visit.samples.log_priors, memory)
-        start = {name: tensors[name] for name in (*self.shared(), *memory.tensors)}
+        tensors = self.personalize(visit.model, download, visit.samples.log_priors, memory)
+        start = {name: tensors[name] for name in (*self.shared(), *self.private())}
         trained, loss = visit.fit(self.loss(visit.model, tensors), start, download.round)
-        kept = ClientMemory({name: trained.pop(name) for name in memory.tensors})
+        kept = ClientMemory({name: trained.pop(name) for name in self.private()})
         return Update(visit.client, len(visit.samples), trained, loss), kept
 
     def for_test(self, visit: Visit, download: Download, memory: ClientMemory, final: bool) -> Tensors:
         """Return the tensors the client is tested with; ``final`` at the last evaluation."""
-        memory = self.recall(visit, download, memory)
-        return self.personalize(download, visit.samples.log_priors, memory)
+        return self.personalize(visit.model, download, visit.samples.log_priors, memory)
 
     # On both sides: from a batch to logits
 

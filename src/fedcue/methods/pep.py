@@ -119,7 +119,9 @@ class PEP(Method):
         reply = self._centroids(visit, lambda batch: batch.bare_cls)
         return Update(visit.client, len(visit.samples), reply)
 
-    def personalize(self, download: Download, log_priors: Tensor, memory: ClientMemory) -> Tensors:
+    def personalize(
+        self, model: PromptedViT, download: Download, log_priors: Tensor, memory: ClientMemory
+    ) -> Tensors:
         """Keep the rows of the classes with a prior: the weight of all others is exactly zero."""
         if not self.layers:
             return download.tensors
@@ -132,7 +134,7 @@ class PEP(Method):
         """Take the centroids under the broadcast state, then train H, P_S and P_C."""
         if not self.layers:
             return super().update(visit, download, memory)
-        tensors = self.personalize(download, visit.samples.log_priors, memory)
+        tensors = self.personalize(visit.model, download, visit.samples.log_priors, memory)
         reply = self._centroids(visit, lambda batch: self._cls_tokens(visit.model, tensors, batch))
         start = {name: tensors[name] for name in self.shared()}
         trained, loss = visit.fit(self.loss(visit.model, tensors), start, download.round)
