@@ -1,0 +1,30 @@
+"""Arguments that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RECIPE] [KEY=VALUE]...",
+        help="A recipe by name or path, then settings such as rounds=20 method=fedvpt training.epochs=2.",
+        show_default=False,
+    ),
+]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the results.", show_default="runs/...")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already there.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that is already there.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, nothing else.")]
+
+
+def split_settings(arguments: Sequence[str] | None, seed: int | None = None) -> tuple[str, list[str]]:
+    """Separate the recipe from the settings; ``--seed`` is short for ``seed=``."""
+    given = list(arguments or [])
+    recipe = given.pop(0) if given and "=" not in given[0] else "default"
+    return recipe, given + ([] if seed is None else [f"seed={seed}"])

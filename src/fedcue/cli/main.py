@@ -1,0 +1,60 @@
+"""The ``fedcue`` command."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from fedcue import __version__
+from fedcue.cli import list_, predict, resume, run
+from fedcue.errors import FedcueError
+
+app = typer.Typer(
+    name="fedcue",
+    help="Federated prompt tuning of Vision Transformers.",
+    epilog="Start with 'fedcue run': PEP-FedPT on embedded data, about a minute on two cores.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.command("run")(run.run)
+app.command("resume")(resume.resume)
+app.command("predict")(predict.predict)
+app.command("list")(list_.list_)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fedcue {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+) -> None:
+    """Federated prompt tuning of Vision Transformers."""
+
+
+def main() -> None:
+    """Run the command line: a user's mistake is one message and exit code 2."""
+    logging.basicConfig(format="fedcue: %(message)s", level=logging.WARNING)
+    debug = "--debug" in sys.argv
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    try:
+        app(args=arguments, prog_name="fedcue")
+    except FedcueError as error:
+        if debug:
+            raise
+        Console(stderr=True, soft_wrap=True).print(f"[red]fedcue:[/] {escape(str(error))}")
+        sys.exit(2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,0 +1,58 @@
+"""``fedcue run``: one federated run."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedcue.cli.arguments import Json, Out, Overwrite, Quiet, Resume, Settings, split_settings
+
+
+def run(
+    settings: Settings = None,
+    out: Out = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Short for seed=N.", show_default="0")] = None,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train one method on one federation.
+
+    Examples:
+
+      fedcue run
+
+      fedcue run method=fedvpt rounds=10 --seed 1
+
+      fedcue run cifar100-pathological scale=cpu data.root=DIR backbone=DIR --out runs/cifar
+    """
+    from fedcue.config import load
+
+    recipe, overrides = split_settings(settings, seed)
+    start(load(recipe, overrides), out, overwrite, resume, quiet, as_json)
+
+
+def start(config, out, overwrite, resume, quiet, as_json):  # type: ignore[no-untyped-def]
+    """Run a configuration with a progress display and print what came of it."""
+    from fedcue.cli.progress import RunProgress
+    from fedcue.federate.run import run as run_federation
+
+    console = Console(stderr=as_json, soft_wrap=True)
+    with RunProgress(console, quiet or as_json) as progress:
+        result = run_federation(config, out, overwrite=overwrite, resume=resume, observer=progress)
+    if as_json:
+        typer.echo(json.dumps({"folder": str(result.folder), **result.summary}))
+        return
+    summary = result.summary
+    heldout = summary["heldout_mean_accuracy"]
+    console.print(
+        f"mean accuracy [bold]{summary['mean_accuracy']:.1%}[/], worst client {summary['worst_accuracy']:.1%}"
+        + (f", held-out clients {heldout:.1%}" if heldout is not None else "")
+        + f"  ({summary['seconds']:.0f} s)",
+        highlight=False,
+    )
+    console.print(f"results in {result.folder}", highlight=False)

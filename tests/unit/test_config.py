@@ -1,0 +1,107 @@
+"""Recipes and key=value: what is allowed, and what is said when it is not."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from fedcue.config import dump, load, read_recipe, recipes, resolve
+from fedcue.errors import ConfigError
+
+
+def test_overrides_are_dotted_and_typed() -> None:
+    config = load("default", ["rounds=7", "method.temperature=0.1", "method.layers=[1,2]", "partition.classes_per_client=2"])
+    assert config.rounds == 7
+    assert config.method.temperature == 0.1
+    assert config.method.layers == (1, 2)
+    assert config.partition.classes_per_client == 2
+
+
+def test_a_bare_name_is_short_for_the_name_key_and_drops_the_old_options() -> None:
+    config = load("default", ["method=fedvpt", "partition=dirichlet", "partition.alpha=0.3", "partition.clients=4"])
+    assert config.method.name == "fedvpt"
+    assert dump(config)["partition"]["name"] == "dirichlet"
+
+
+def test_the_same_name_keeps_the_recipes_options(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('data="digits"\n[method]\nname="pep"\ntemperature=0.5\n[partition]\nname="iid"\nclients=3\n')
+    assert load(recipe, ["method=pep"]).method.temperature == 0.5
+    assert load(recipe, ["method=pep", "method.period=3"]).method.temperature == 0.5
+
+
+def test_scale_profile_and_per_method_are_applied_in_order(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        'data="digits"\nmethod="fedvpt"\nrounds=9\n[partition]\nname="iid"\nclients=3\n'
+        "[scale.cpu]\nrounds=2\n[scale.cpu.training]\nepochs=1\n"
+        "[per_method.fedvpt.training]\nprompt_lr=3.0\n"
+    )
+    assert load(recipe).rounds == 9
+    small = load(recipe, ["scale=cpu"])
+    assert (small.rounds, small.training.epochs, small.training.prompt_lr) == (2, 1, 3.0)
+    assert load(recipe, ["scale=cpu", "rounds=5", "training.prompt_lr=1"]).training.prompt_lr == 1
+    assert load(recipe, ["method=head"]).training.prompt_lr is None
+    with pytest.raises(ConfigError, match="Unknown scale 'gpu'. Known: cpu"):
+        load(recipe, ["scale=gpu"])
+
+
+BAD = {
+    "rouns=3": "Unknown key 'rouns'.*Did you mean 'rounds'",
+    "rounds=many": "rounds='many'.*integer",
+    "rounds=-1": "rounds=-1.*greater than or equal to 0",
+    "method=fedvtp": "Unknown method 'fedvtp'.*Did you mean 'fedvpt'",
+    "method.temperature=0": "method.temperature=0.*greater than 0",
+    "method.temperature=nan": "method.temperature=nan.*finite",
+    "method.tau=1": "Unknown key 'method.tau'. Known: .*method.temperature",
+    "method.layers=[6,5]": "must be ascending",
+    "method.layers=[-1]": "must be ascending",
+    "data=digit": "Unknown dataset 'digit'.*Did you mean 'digits'",
+    "partition=pathologic": "Unknown partition.*Did you mean 'pathological'",
+    "rounds": "not of the form key=value",
+    "method=no.such.module:Thing": "cannot be imported",
+    "method=fedcue.errors:FedcueError": "is not a method",
+}
+
+
+@pytest.mark.parametrize("override", BAD)
+def test_mistakes_are_explained(override: str) -> None:
+    with pytest.raises(ConfigError, match=BAD[override]):
+        load("default", [override])
+
+
+def test_all_mistakes_are_said_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("default", ["rounds=x", "training.epochs=0", "metod=pep"])
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_an_unknown_recipe_is_explained() -> None:
+    with pytest.raises(ConfigError, match="Unknown recipe 'defalt'.*Did you mean 'default'.*A path"):
+        load("defalt")
+
+
+def test_a_file_that_is_not_toml_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not readable TOML"):
+        load(tmp_path / "r.toml")
+
+
+def test_a_dumped_configuration_is_a_recipe_for_the_same_run(tmp_path: Path) -> None:
+    config = load("default", ["seed=3", "method.layers=[2,3]"])
+    (tmp_path / "config.toml").write_text(tomli_w.dumps({**dump(config), "environment": {"torch": "x"}}))
+    assert dump(load(tmp_path / "config.toml")) == dump(config)
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_every_recipe_is_valid_at_every_scale_and_says_how_to_run_it(name: str) -> None:
+    text = recipes()[name].read_text()
+    assert text.splitlines()[0].startswith("# fedcue "), "line 1 is the command that runs it"
+    raw = tomllib.loads(text)
+    assert raw["description"]
+    for scale in [None, *raw.get("scale", {})]:
+        resolve(raw, {"scale": scale} if scale else {}, name)
+    assert read_recipe(name)[0] == name
