@@ -56,7 +56,9 @@ class Evaluation(Options):
         default=0.1, gt=0, lt=1, description="of each client's training images, where on=validation"
     )
     chunk: int = Field(default=200, ge=1, description="images per batch without gradients")
-    cls_sample: int = Field(default=200, ge=0, description="test images whose cls tokens are kept for figures")
+    cls_sample: int = Field(
+        default=200, ge=0, description="test images whose cls tokens are kept for figures"
+    )
 
 
 class Cache(Options):
@@ -84,6 +86,8 @@ class RunConfig(Options):
     )
     warm_start: Literal["all"] | int = Field(default="all", description="clients asked before round 0")
     snapshots: tuple[int, ...] = Field(default=(), description="rounds whose prompts are kept")
+    min_updates: int = Field(default=1, ge=1, description="a round with fewer updates is drawn again")
+    client_timeout: float | None = Field(default=None, gt=0, description="seconds a client may take per visit")
     workers: int = Field(default=0, ge=0, description="processes of one thread each; 0: one per core")
     device: str = "cpu"
     backbone: Backbone = Backbone()
@@ -105,7 +109,7 @@ def recipes() -> dict[str, Path]:
 def load(recipe: str | Path = "default", overrides: Iterable[str] = ()) -> RunConfig:
     """Load a recipe by name or path and apply ``key=value`` overrides in order."""
     name, settings = read_recipe(recipe)
-    return resolve(settings, _parse(overrides), name)
+    return resolve(settings, parse(overrides), name)
 
 
 def read_recipe(recipe: str | Path) -> tuple[str, dict[str, Any]]:
@@ -125,18 +129,19 @@ def resolve(
     """Validate settings: recipe, then its scale, the profile, the method's own table, overrides."""
     overrides = dict(overrides or {})
     merged: dict[str, Any] = {"recipe": name}
-    _merge(merged, {key: value for key, value in settings.items() if key not in RECIPE_ONLY})
+    merge(merged, {key: value for key, value in settings.items() if key not in RECIPE_ONLY})
     scale = overrides.pop("scale", None)
     if scale is not None:
-        _merge(merged, _choice("scale", scale, settings.get("scale", {})))
+        merge(merged, _choice("scale", scale, settings.get("scale", {})))
     profile = overrides.pop("profile", settings.get("profile"))
     names = dict(merged)
-    _merge(names, overrides)
+    merge(names, overrides)
     method = _name_of("method", names)
+    merge(merged, {"method": method})  # before its own tables, which a new name would drop
     if profile is not None:
-        _merge(merged, _choice("profile", profile, getattr(METHODS.get(method), "profiles", {})))
-    _merge(merged, settings.get("per_method", {}).get(method, {}))
-    _merge(merged, overrides)
+        merge(merged, _choice("profile", profile, getattr(METHODS.get(method), "profiles", {})))
+    merge(merged, settings.get("per_method", {}).get(method, {}))
+    merge(merged, overrides)
     return _validate(merged)
 
 
@@ -146,7 +151,7 @@ def _choice(kind: str, name: Any, tables: Mapping[str, Any]) -> Mapping[str, Any
     return cast(Mapping[str, Any], tables[str(name)])
 
 
-def _merge(into: dict[str, Any], settings: Mapping[str, Any]) -> None:
+def merge(into: dict[str, Any], settings: Mapping[str, Any]) -> None:
     """Merge dotted or nested settings; a new name in a named section drops the old one's options."""
     for dotted, value in settings.items():
         first, _, rest = dotted.partition(".")
@@ -159,13 +164,14 @@ def _merge(into: dict[str, Any], settings: Mapping[str, Any]) -> None:
             section = dict(old) if isinstance(old, Mapping) else {}
             if first in NAMED and value.get("name", section.get("name")) != section.get("name"):
                 section = {}
-            _merge(section, value)
+            merge(section, value)
             into[first] = section
         else:
             into[first] = value
 
 
-def _parse(overrides: Iterable[str]) -> dict[str, Any]:
+def parse(overrides: Iterable[str]) -> dict[str, Any]:
+    """Return ``key=value`` texts as dotted keys and typed values (a bare word is a string)."""
     parsed: dict[str, Any] = {}
     for text in overrides:
         key, equals, value = text.partition("=")
