@@ -60,8 +60,7 @@ def rules(draw: st.DrawFn) -> LabelSkew:
 def split(rule: LabelSkew, dataset: Dataset, seed: int) -> Partition:
     try:
         return rule.split(dataset, rng(seed, "partition"))
-    except PartitionError as error:
-        assert "." in str(error)
+    except PartitionError:
         assume(False)
         raise
 
