@@ -91,7 +91,13 @@ def hub(tmp_path: Path) -> Iterator[str]:
 def read(which: str, endpoint: str, home: Path, **more: str) -> str:
     """Read a dataset in a process of its own: the hub's address is fixed when its client is imported."""
     environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
-    environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", **more}
+    environment |= {
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(home),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_OFFLINE": "0",
+        **more,
+    }
     environment |= {
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_DOWNLOAD_TIMEOUT": "5",

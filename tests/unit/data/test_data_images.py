@@ -163,7 +163,8 @@ def test_augmentation_mirrors_at_the_edge_and_repeats_with_its_seed() -> None:
     assert torch.equal(first, flip_and_crop(images, torch_rng(1, "augment")))
     assert not torch.equal(first, flip_and_crop(images, torch_rng(2, "augment")))
     assert all(
-        set(out.flatten().tolist()) <= set(image.flatten().tolist()) for out, image in zip(first, images)
+        set(out.flatten().tolist()) <= set(image.flatten().tolist())
+        for out, image in zip(first, images, strict=True)
     )
 
 
