@@ -1,0 +1,494 @@
+"""An independent oracle: every method in plain numpy (float64), simple and slow.
+
+It is written from the paper and the method descriptions alone and imports nothing of ``fedcue``, so that an
+agreement between the two is evidence. Numpy arrays go in and come out; nothing is changed in place.
+
+Symbols in the shape comments: ``B`` images of a batch, ``T`` tokens, ``d`` width, ``C`` classes, ``L`` mixed
+layers, ``K`` clients (in the SGPT part: groups; in the pFedPG part: prompts). Blocks are counted from 0; the
+paper's layer ``l`` is block ``l - 1``. ``weights`` is always a dictionary of arrays with timm's names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Weights = Mapping[str, Array]
+State = dict[str, Array]
+
+# ------------------------------------------------------------------------------------------------------------
+# Small mathematics
+# ------------------------------------------------------------------------------------------------------------
+
+
+def softmax(x: Array) -> Array:
+    """Softmax over the last axis; ``-inf`` entries come out as exact zeros."""
+    x = np.asarray(x, dtype=np.float64)
+    exponential = np.exp(x - x.max(axis=-1, keepdims=True))
+    return exponential / exponential.sum(axis=-1, keepdims=True)
+
+
+def gelu(x: Array) -> Array:
+    """The exact GELU: ``x`` times the standard normal distribution function."""
+    return x * 0.5 * (1.0 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2.0)))
+
+
+def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float = 1e-6) -> Array:
+    """Layer norm over the last axis with the biased variance."""
+    mean = x.mean(axis=-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + epsilon) * weight + bias
+
+
+def cosine(a: Array, b: Array) -> Array:
+    """Cosines of all pairs of rows, ``[n, d], [m, d] -> [n, m]``; zero where a row has length zero."""
+    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    result = np.zeros((len(a), len(b)))
+    for i, row in enumerate(a):
+        for j, other in enumerate(b):
+            lengths = np.linalg.norm(row) * np.linalg.norm(other)
+            result[i, j] = row @ other / lengths if lengths > 0 else 0.0
+    return result
+
+
+def cross_entropy(logits: Array, labels: NDArray[Any]) -> float:
+    """Mean cross-entropy of ``logits [B, C]`` and integer ``labels [B]``."""
+    top = logits.max(axis=1)
+    log_sum = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
+    return float(np.mean(log_sum - logits[np.arange(len(labels)), labels]))
+
+
+def numerical_gradient(function: Callable[[Array], float], x: Array, step: float = 1e-5) -> Array:
+    """Gradient of a scalar ``function`` at ``x`` by central differences, one coordinate at a time."""
+    x = np.array(x, dtype=np.float64)
+    gradient = np.zeros_like(x)
+    for index in np.ndindex(*x.shape):
+        up, down = x.copy(), x.copy()
+        up[index] += step
+        down[index] -= step
+        gradient[index] = (function(up) - function(down)) / (2 * step)
+    return gradient
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The Vision Transformer
+# ------------------------------------------------------------------------------------------------------------
+
+
+def depth(weights: Weights) -> int:
+    """Number of blocks."""
+    return 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blocks."))
+
+
+def embed(weights: Weights, pixels: Array) -> Array:
+    """Tokens at the input of block 0: normalised pixels ``[B, 3, H, W] -> [B, T, d]``, cls first.
+
+    The position embedding covers the prefix (cls and registers) when it is long enough for it.
+    """
+    kernel, bias = weights["patch_embed.proj.weight"], weights["patch_embed.proj.bias"]
+    size = kernel.shape[-1]
+    images = []
+    for image in pixels:
+        rows, columns = image.shape[1] // size, image.shape[2] // size
+        patches = []
+        for row in range(rows):
+            for column in range(columns):
+                patch = image[:, row * size : (row + 1) * size, column * size : (column + 1) * size]
+                patches.append((kernel * patch).sum(axis=(1, 2, 3)) + bias)
+        prefix = [weights["cls_token"][0]]
+        if "reg_token" in weights:
+            prefix.append(weights["reg_token"][0])
+        positions = weights["pos_embed"][0]
+        if len(positions) == len(patches):
+            tokens = np.concatenate([*prefix, np.array(patches) + positions])
+        else:
+            tokens = np.concatenate([*prefix, np.array(patches)]) + positions
+        images.append(tokens)
+    return np.array(images)
+
+
+def attention(weights: Weights, block: int, heads: int, x: Array) -> Array:
+    """Multi-head self-attention of block ``block`` over normalised tokens, ``[B, T, d] -> [B, T, d]``."""
+    name = f"blocks.{block}.attn."
+    batch, tokens, width = x.shape
+    size = width // heads
+    qkv = x @ weights[name + "qkv.weight"].T + weights[name + "qkv.bias"]
+    attended = np.zeros((batch, tokens, width))
+    for image in range(batch):
+        for head in range(heads):
+            columns = slice(head * size, (head + 1) * size)
+            query = qkv[image, :, :width][:, columns]
+            key = qkv[image, :, width : 2 * width][:, columns]
+            value = qkv[image, :, 2 * width :][:, columns]
+            attended[image, :, columns] = softmax(query @ key.T / math.sqrt(size)) @ value
+    return attended @ weights[name + "proj.weight"].T + weights[name + "proj.bias"]
+
+
+def run_block(weights: Weights, block: int, heads: int, x: Array) -> Array:
+    """One pre-norm block, ``[B, T, d] -> [B, T, d]``; layer scale is applied where its weights exist."""
+    name = f"blocks.{block}."
+    normed = layer_norm(x, weights[name + "norm1.weight"], weights[name + "norm1.bias"])
+    x = x + attention(weights, block, heads, normed) * weights.get(name + "ls1.gamma", np.float64(1))
+    normed = layer_norm(x, weights[name + "norm2.weight"], weights[name + "norm2.bias"])
+    hidden = gelu(normed @ weights[name + "mlp.fc1.weight"].T + weights[name + "mlp.fc1.bias"])
+    out = hidden @ weights[name + "mlp.fc2.weight"].T + weights[name + "mlp.fc2.bias"]
+    return x + out * weights.get(name + "ls2.gamma", np.float64(1))
+
+
+def final_norm(weights: Weights, x: Array) -> Array:
+    """The layer norm after the last block."""
+    return layer_norm(x, weights["norm.weight"], weights["norm.bias"])
+
+
+def insert(x: Array, prompts: Array) -> Array:
+    """Insert prompts right after cls: ``[B, T, d]`` and ``[n, d]`` or ``[B, n, d] -> [B, n + T, d]``."""
+    prompts = np.asarray(prompts, dtype=np.float64)
+    if prompts.ndim == 2:
+        prompts = np.stack([prompts] * len(x))
+    return np.concatenate([x[:, :1], prompts, x[:, 1:]], axis=1)
+
+
+def classify(features: Array, head: Array, head_bias: Array | None = None) -> Array:
+    """Linear head: ``[B, d]`` and ``head [C, d] -> [B, C]``."""
+    return features @ head.T + (0.0 if head_bias is None else head_bias)
+
+
+def bare_cls(weights: Weights, heads: int, pixels: Array) -> Array:
+    """The cls token at the input of every block and, last, after the last block, without prompts, before
+    the final norm: ``[depth + 1, B, d]``.
+    """
+    x = embed(weights, pixels)
+    cls = [x[:, 0]]
+    for block in range(depth(weights)):
+        x = run_block(weights, block, heads, x)
+        cls.append(x[:, 0])
+    return np.array(cls)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# PEP-FedPT: scores, mixing, forward
+# ------------------------------------------------------------------------------------------------------------
+
+
+def class_priors(labels: NDArray[Any], classes: int) -> Array:
+    """The label distribution of a client: ``[N] -> [C]``."""
+    return np.bincount(labels, minlength=classes) / len(labels)
+
+
+def scores(
+    cls: Array,
+    prototypes: Array,
+    has_prototype: NDArray[np.bool_],
+    priors: Array,
+    temperature: float,
+    zero_proto: str = "neutral",
+) -> Array:
+    """Mixing scores of one layer: ``softmax(cosine(cls, prototype) / temperature + log prior)``.
+
+    Shapes: ``cls [B, d]``, ``prototypes [C, d]``, ``has_prototype [C]``, ``priors [C] -> [B, C]``.
+
+    A class without a prototype has no cosine. ``zero_proto="neutral"`` gives it the mean cosine over the
+    client's classes (prior above zero) that have one, and the scores are the priors if there is none;
+    ``"zero"`` gives it the cosine 0. A class with prior zero has score zero, exactly.
+    """
+    if zero_proto not in ("neutral", "zero"):
+        raise ValueError(f"zero_proto is {zero_proto!r}; allowed: neutral, zero")
+    has_prototype = np.asarray(has_prototype, dtype=bool)
+    priors = np.asarray(priors, dtype=np.float64)
+    similarity = cosine(cls, prototypes)
+    known = [c for c in range(len(priors)) if has_prototype[c] and priors[c] > 0]
+    result = np.zeros_like(similarity)
+    for sample in range(len(similarity)):
+        logits = np.full(len(priors), -np.inf)
+        for c in range(len(priors)):
+            if priors[c] <= 0:
+                continue
+            if has_prototype[c]:
+                value = similarity[sample, c]
+            elif zero_proto == "neutral" and known:
+                value = similarity[sample, known].mean()
+            else:
+                value = 0.0
+            logits[c] = value / temperature + math.log(priors[c])
+        result[sample] = softmax(logits)
+    return result
+
+
+def mix(weights: Array, class_prompts: Array) -> Array:
+    """The mixed prompt of every sample: scores ``[B, C]`` and ``class_prompts [C, d] -> [B, d]``."""
+    mixed = np.zeros((len(weights), class_prompts.shape[1]))
+    for sample, row in enumerate(weights):
+        for c, score in enumerate(row):
+            mixed[sample] += score * class_prompts[c]
+    return mixed
+
+
+def pep_forward(
+    weights: Weights,
+    heads: int,
+    pixels: Array,
+    shared_prompts: Array,
+    class_prompts: Array,
+    prototypes: Array,
+    has_prototype: NDArray[np.bool_],
+    priors: Array,
+    head: Array,
+    *,
+    head_bias: Array | None = None,
+    temperature: float = 0.05,
+    layers: Sequence[int] = (4, 5, 6),
+    mode: str = "replace",
+    score_source: str = "prompted",
+    zero_proto: str = "neutral",
+    fixed_scores: Array | None = None,
+) -> dict[str, Any]:
+    """The forward pass of PEP-FedPT for one client.
+
+    Shapes: ``pixels [B, 3, H, W]``, ``shared_prompts [n, d]``, ``class_prompts [C, d]``,
+    ``prototypes [L, C, d]``, ``has_prototype [C]`` or ``[L, C]``, ``priors [C]``, ``head [C, d]``.
+
+    ``mode``: the mixed prompt has one slot that is overwritten at every mixed layer (``replace``) or takes a
+    new slot at each (``accumulate``); in both, the slots stay until the last block. ``score_source``: the
+    scores read the cls token at the block's input of this pass (``prompted``) or of a pass without any
+    prompt (``bare``). ``fixed_scores [L, B, C]`` replaces the computed scores: differences of the loss are
+    then the gradient with detached scores. With ``layers=()`` the method is FedVPT.
+
+    Returns ``logits [B, C]``, ``cls [B, d]`` (after the final norm), ``scores [L, B, C]``, ``mixed [L, B, d]``,
+    ``layer_cls [L, B, d]`` (cls of this pass at the input of the mixed blocks), ``score_cls [L, B, d]`` (the
+    cls tokens the scores were read from) and ``tokens``, the sequence length inside every block.
+    """
+    if mode not in ("replace", "accumulate"):
+        raise ValueError(f"mode is {mode!r}; allowed: replace, accumulate")
+    if score_source not in ("prompted", "bare"):
+        raise ValueError(f"score_source is {score_source!r}; allowed: prompted, bare")
+    layers = sorted(layers)
+    has_prototype = np.broadcast_to(has_prototype, (len(layers), len(priors)))
+    bare = bare_cls(weights, heads, pixels) if score_source == "bare" else None
+    x = insert(embed(weights, pixels), shared_prompts)
+    found: dict[str, list[Any]] = {
+        name: [] for name in ("scores", "mixed", "layer_cls", "score_cls", "tokens")
+    }
+    for block in range(depth(weights)):
+        if block in layers:
+            index = layers.index(block)
+            source = x[:, 0] if bare is None else bare[block]
+            if fixed_scores is None:
+                score = scores(
+                    source, prototypes[index], has_prototype[index], priors, temperature, zero_proto
+                )
+            else:
+                score = fixed_scores[index]
+            mixed = mix(score, class_prompts)
+            found["scores"].append(score)
+            found["mixed"].append(mixed)
+            found["layer_cls"].append(x[:, 0].copy())
+            found["score_cls"].append(source.copy())
+            if mode == "replace" and index > 0:
+                x = np.concatenate([x[:, :1], mixed[:, None], x[:, 2:]], axis=1)
+            else:
+                x = insert(x, mixed[:, None])
+        found["tokens"].append(x.shape[1])
+        x = run_block(weights, block, heads, x)
+    cls = final_norm(weights, x)[:, 0]
+    result: dict[str, Any] = {name: np.array(value) for name, value in found.items() if name != "tokens"}
+    return {"logits": classify(cls, head, head_bias), "cls": cls, "tokens": found["tokens"], **result}
+
+
+# ------------------------------------------------------------------------------------------------------------
+# PEP-FedPT: prototypes
+# ------------------------------------------------------------------------------------------------------------
+
+
+def local_centroids(
+    layer_cls: Array, labels: NDArray[Any], classes: int
+) -> tuple[Array, NDArray[np.bool_], NDArray[np.int64]]:
+    """Class means of a client's cls tokens (eq:centroid_eq_client).
+
+    ``layer_cls [L, N, d]`` and ``labels [N]`` of the whole training set of the client give
+    ``centroids [L, C, d]`` (zero for absent classes), ``mask [C]`` (class is held) and ``counts [C]``.
+    """
+    layers, _, width = layer_cls.shape
+    centroids = np.zeros((layers, classes, width))
+    counts = np.zeros(classes, dtype=np.int64)
+    for c in range(classes):
+        members = [i for i, label in enumerate(labels) if label == c]
+        counts[c] = len(members)
+        if members:
+            centroids[:, c] = layer_cls[:, members].mean(axis=1)
+    return centroids, counts > 0, counts
+
+
+def centroid_mean(
+    centroids: Array, counts: NDArray[np.int64], weighting: str = "uniform"
+) -> tuple[Array, NDArray[np.bool_]]:
+    """Mean over the uploads that hold a class (eq:centroid_eq): ``[K, L, C, d], [K, C] -> [L, C, d], [C]``.
+
+    One entry per (round, client) pair: a client sampled twice counts twice. ``weighting="uniform"`` gives
+    every holder the same weight, ``"count"`` its number of images of the class.
+    """
+    if weighting not in ("uniform", "count"):
+        raise ValueError(f"weighting is {weighting!r}; allowed: uniform, count")
+    _, layers, classes, width = centroids.shape
+    mean, present = np.zeros((layers, classes, width)), np.zeros(classes, dtype=bool)
+    for c in range(classes):
+        total, weight = np.zeros((layers, width)), 0.0
+        for upload, count in zip(centroids, counts, strict=True):
+            if count[c] > 0:
+                share = float(count[c]) if weighting == "count" else 1.0
+                total, weight = total + share * upload[:, c], weight + share
+        if weight > 0:
+            mean[:, c], present[c] = total / weight, True
+    return mean, present
+
+
+def warm_start(
+    centroids: Array, counts: NDArray[np.int64], init_mean: str = "nonzero", weighting: str = "uniform"
+) -> tuple[Array, NDArray[np.bool_]]:
+    """Prototypes before round 0: ``[K, L, C, d], [K, C] -> prototypes [L, C, d], has_prototype [C]``.
+
+    ``init_mean="nonzero"`` averages over the clients that hold the class; ``"literal"`` divides by the number
+    of all clients, absent ones counting as zero vectors, as the paper prints it (uniform weighting only).
+    """
+    if init_mean == "nonzero":
+        return centroid_mean(centroids, counts, weighting)
+    if init_mean != "literal" or weighting != "uniform":
+        raise ValueError("allowed: init_mean=nonzero with any weighting, init_mean=literal with uniform")
+    return centroids.sum(axis=0) / len(centroids), counts.sum(axis=0) > 0
+
+
+def momentum_update(
+    prototypes: Array,
+    has_prototype: NDArray[np.bool_],
+    centroids: Array,
+    counts: NDArray[np.int64],
+    momentum: float = 0.5,
+    weighting: str = "uniform",
+) -> tuple[Array, NDArray[np.bool_]]:
+    """The server's prototype step at the end of a period (eq:mometum_update).
+
+    ``prototypes [L, C, d]``, ``has_prototype [C]`` and the buffer of the period, ``centroids [K, L, C, d]``
+    and ``counts [K, C]`` (``K`` may be 0), give the new prototypes and mask. A class nobody held keeps its
+    prototype; a class that had none takes the mean as it is.
+    """
+    mean, present = centroid_mean(centroids, counts, weighting)
+    new = np.array(prototypes, dtype=np.float64)
+    for c in range(len(has_prototype)):
+        if present[c] and has_prototype[c]:
+            new[:, c] = momentum * prototypes[:, c] + (1 - momentum) * mean[:, c]
+        elif present[c]:
+            new[:, c] = mean[:, c]
+    return new, np.asarray(has_prototype, dtype=bool) | present
+
+
+def is_period_end(round_index: int, period: int = 10) -> bool:
+    """Whether the prototypes are updated after round ``round_index`` (counted from 0)."""
+    return (round_index + 1) % period == 0
+
+
+def prototype_history(
+    prototypes: Array,
+    has_prototype: NDArray[np.bool_],
+    uploads: Sequence[Sequence[tuple[Array, NDArray[np.int64]]]],
+    period: int = 10,
+    momentum: float = 0.5,
+    weighting: str = "uniform",
+) -> list[tuple[Array, NDArray[np.bool_]]]:
+    """The prototypes broadcast in every round, and last those after the final round.
+
+    ``uploads[t]`` holds the ``(centroids [L, C, d], counts [C])`` of the clients of round ``t``. The server
+    collects them, updates after every ``period`` rounds, empties the buffer, and broadcasts from the next
+    round on. The list has one entry more than there are rounds.
+    """
+    buffer: list[tuple[Array, NDArray[np.int64]]] = []
+    history = [(prototypes, has_prototype)]
+    for round_index, uploaded in enumerate(uploads):
+        buffer.extend(uploaded)
+        if is_period_end(round_index, period) and buffer:
+            centroids, counts = (np.array([entry[i] for entry in buffer]) for i in range(2))
+            prototypes, has_prototype = momentum_update(
+                prototypes, has_prototype, centroids, counts, momentum, weighting
+            )
+            buffer = []
+        history.append((prototypes, has_prototype))
+    return history
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Federated averaging and local SGD
+# ------------------------------------------------------------------------------------------------------------
+
+
+def fedavg(states: Sequence[Mapping[str, Array]], sizes: Sequence[float] | None = None) -> State:
+    """Average named arrays over clients: uniformly, or in proportion to ``sizes``."""
+    shares = [1.0] * len(states) if sizes is None else [float(size) for size in sizes]
+    return {
+        name: sum(
+            share * np.asarray(state[name], dtype=np.float64)
+            for share, state in zip(shares, states, strict=True)
+        )
+        / sum(shares)
+        for name in states[0]
+    }
+
+
+def clip_gradients(gradients: Mapping[str, Array], maximum: float) -> State:
+    """Scale all gradients by ``min(1, maximum / (global norm + 1e-6))``, as torch does."""
+    norm = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients.values()))
+    factor = min(1.0, maximum / (norm + 1e-6))
+    return {name: gradient * factor for name, gradient in gradients.items()}
+
+
+def sgd_step(
+    parameters: Mapping[str, Array],
+    gradients: Mapping[str, Array],
+    buffers: Mapping[str, Array] | None,
+    learning_rate: float,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    clip_norm: float | None = None,
+    decay_mask: Mapping[str, Array] | None = None,
+) -> tuple[State, State]:
+    """One step of torch's SGD: clip, add the decay, update the momentum buffer, move.
+
+    ``buffers=None`` is a fresh optimiser: the first buffer is the gradient itself. ``decay_mask`` holds, for
+    some names, an array that broadcasts to the parameter and multiplies its decay (0: no decay there).
+    Returns the new parameters and the new buffers.
+    """
+    if clip_norm is not None:
+        gradients = clip_gradients(gradients, clip_norm)
+    new_parameters, new_buffers = {}, {}
+    for name, value in parameters.items():
+        mask = 1.0 if decay_mask is None else decay_mask.get(name, np.float64(1))
+        gradient = gradients[name] + weight_decay * mask * value
+        new_buffers[name] = gradient if buffers is None else momentum * buffers[name] + gradient
+        new_parameters[name] = value - learning_rate * new_buffers[name]
+    return new_parameters, new_buffers
+
+
+def local_training(
+    loss: Callable[[State, Any], float],
+    parameters: Mapping[str, Array],
+    batches: Sequence[Any],
+    **options: Any,
+) -> State:
+    """Train ``parameters`` on ``batches`` in order with a fresh optimiser and numerical gradients.
+
+    ``loss(parameters, batch)`` is the scalar to reduce; ``options`` are those of :func:`sgd_step`.
+    """
+    current: State = {name: np.array(value, dtype=np.float64) for name, value in parameters.items()}
+    buffers: State | None = None
+    for batch in batches:
+        gradients = {}
+        for name, value in current.items():
+
+            def along(candidate: Array, name: str = name, batch: Any = batch) -> float:
+                return loss({**current, name: candidate}, batch)  # noqa: B023
+
+            gradients[name] = numerical_gradient(along, value)
+        current, buffers = sgd_step(current, gradients, buffers, **options)
+    return current
