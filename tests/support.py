@@ -10,7 +10,9 @@ ROOT = Path(__file__).parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
 REAL_BACKBONE = SHARED_DATA / "backbones" / "vit_tiny_patch16_224"
 
-needs_real_backbone = pytest.mark.skipif(not REAL_BACKBONE.is_dir(), reason=f"no real backbone at {REAL_BACKBONE}")
+needs_real_backbone = pytest.mark.skipif(
+    not REAL_BACKBONE.is_dir(), reason=f"no real backbone at {REAL_BACKBONE}"
+)
 
 SMALL = [
     "rounds=2",

@@ -44,13 +44,19 @@ def test_a_package_imports_only_those_above_it(path: Path) -> None:
 def test_methods_do_not_import_each_other() -> None:
     names = {path.stem for path in (PACKAGE / "methods").glob("*.py")} - {"base", "__init__"}
     for name in names:
-        used = {module.split(".")[-1] for module in imports(PACKAGE / "methods" / f"{name}.py") if "methods." in module}
+        used = {
+            module.split(".")[-1]
+            for module in imports(PACKAGE / "methods" / f"{name}.py")
+            if "methods." in module
+        }
         assert not used & names
 
 
 def test_the_report_never_imports_model_or_methods() -> None:
     for path in (PACKAGE / "report").rglob("*.py"):
-        assert not [m for m in imports(path) if m.startswith(("fedcue.model", "fedcue.methods", "torch.nn"))], path
+        assert not [
+            m for m in imports(path) if m.startswith(("fedcue.model", "fedcue.methods", "torch.nn"))
+        ], path
 
 
 def test_only_flower_imports_flwr_and_nothing_imports_torchvision() -> None:

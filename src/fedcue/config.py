@@ -87,7 +87,7 @@ class RunConfig(Options):
     warm_start: Literal["all"] | int = Field(default="all", description="clients asked before round 0")
     snapshots: tuple[int, ...] = Field(default=(), description="rounds whose prompts are kept")
     min_updates: int = Field(default=1, ge=1, description="a round with fewer updates is drawn again")
-    client_timeout: float | None = Field(default=None, gt=0, description="seconds a client may take per visit")
+    client_timeout: float | None = Field(default=None, gt=0, description="seconds a client may take")
     workers: int = Field(default=0, ge=0, description="processes of one thread each; 0: one per core")
     device: str = "cpu"
     backbone: Backbone = Backbone()
@@ -233,7 +233,7 @@ def _keys_beside(location: tuple[int | str, ...], model: type[Options]) -> list[
 
 def dump(config: RunConfig) -> dict[str, Any]:
     """Return every setting as plain values, names of method, data and partition included."""
-    plain = cast(dict[str, Any], config.model_dump(mode="json", exclude_none=True, serialize_as_any=True))
+    plain = config.model_dump(mode="json", exclude_none=True, serialize_as_any=True)
     for section, registry in NAMED.items():
         if registry is not None:
             part = getattr(config, section)

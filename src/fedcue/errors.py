@@ -34,6 +34,14 @@ class ClientError(FedcueError):
     """A client failed; the message names the client, the round and the step."""
 
 
+class Interrupted(Exception):  # noqa: N818
+    """The user stopped the run (SIGINT or SIGTERM); nothing of the finished rounds is lost."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.signal_number = signal_number
+
+
 def unknown(kind: str, given: str, known: Iterable[str]) -> str:
     """Return "Unknown kind 'given'. Known: ... Did you mean ...?" with the nearest known name."""
     names = sorted(known)

@@ -62,7 +62,9 @@ class Registry:
                 "Give package.module:Class of an importable module."
             ) from error
         if not (isinstance(part, type) and issubclass(part, Options)):
-            raise ConfigError(f"{path!r} is not a {self.kind}: it must be a class derived from fedcue's base.")
+            raise ConfigError(
+                f"{path!r} is not a {self.kind}: it must be a class derived from fedcue's base."
+            )
         return part
 
 

@@ -19,7 +19,9 @@ from fedcue.model.vit import VisionTransformer
 
 @pytest.fixture(scope="module")
 def timm() -> Any:
-    library = torch.library.Library("torchvision", "DEF")  # timm imports torchvision, whose operators need a GPU build
+    library = torch.library.Library(
+        "torchvision", "DEF"
+    )  # timm imports torchvision, whose operators need a GPU build
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     return pytest.importorskip("timm")
@@ -66,13 +68,19 @@ VARIANTS = [
 @pytest.mark.parametrize(("name", "arguments"), VARIANTS, ids=[name for name, _ in VARIANTS])
 @pytest.mark.parametrize("patches", [2, 5])
 @torch.no_grad()
-def test_every_block_equals_timm(timm: Any, tmp_path: Path, name: str, arguments: dict[str, int], patches: int) -> None:
+def test_every_block_equals_timm(
+    timm: Any, tmp_path: Path, name: str, arguments: dict[str, int], patches: int
+) -> None:
     torch.manual_seed(0)
     patch = 14 if "14" in name else 16
     stored = timm.create_model(name, img_size=4 * patch, num_classes=0, **arguments).eval()
     for parameter in stored.parameters():
         parameter.copy_(torch.randn_like(parameter) * 0.2)
-    config = {"architecture": name, "model_args": {"num_heads": arguments.get("num_heads", 3)}, "pretrained_cfg": {}}
+    config = {
+        "architecture": name,
+        "model_args": {"num_heads": arguments.get("num_heads", 3)},
+        "pretrained_cfg": {},
+    }
     folder = write_folder(tmp_path / name, stored.state_dict(), config)
     ours = load_backbone(str(folder), patches * patch)
     resized = timm.create_model(name, img_size=patches * patch, num_classes=0, **arguments).eval()
@@ -177,7 +185,11 @@ def test_every_block_equals_transformers_dinov2(tmp_path: Path) -> None:
     assert_all_close(block_inputs(ours, pixels), [*output.hidden_states, output.last_hidden_state])
 
 
-CONFIG = {"architecture": "vit_test", "model_args": {"num_heads": 4}, "pretrained_cfg": {"input_size": [3, 32, 32]}}
+CONFIG = {
+    "architecture": "vit_test",
+    "model_args": {"num_heads": 4},
+    "pretrained_cfg": {"input_size": [3, 32, 32]},
+}
 
 
 def random_tensors(layer_scale: bool = False, hidden: int = 96) -> dict[str, Tensor]:
@@ -200,7 +212,10 @@ def test_a_loaded_backbone_is_frozen_and_in_eval_mode(tmp_path: Path) -> None:
 
 
 def test_the_normalisation_comes_from_the_config(tmp_path: Path) -> None:
-    config = {**CONFIG, "pretrained_cfg": {"input_size": [3, 32, 32], "mean": [0.1, 0.2, 0.3], "std": [1, 2, 4]}}
+    config = {
+        **CONFIG,
+        "pretrained_cfg": {"input_size": [3, 32, 32], "mean": [0.1, 0.2, 0.3], "std": [1, 2, 4]},
+    }
     model = load_backbone(str(write_folder(tmp_path / "b", random_tensors(), config)))
     white = torch.full((1, 3, 32, 32), 255, dtype=torch.uint8)
     torch.testing.assert_close(model.normalise(white)[0, :, 0, 0], torch.tensor([0.9, 0.4, 0.175]))

@@ -13,7 +13,10 @@ from fedcue.errors import ConfigError
 
 
 def test_overrides_are_dotted_and_typed() -> None:
-    config = load("default", ["rounds=7", "method.temperature=0.1", "method.layers=[1,2]", "partition.classes_per_client=2"])
+    config = load(
+        "default",
+        ["rounds=7", "method.temperature=0.1", "method.layers=[1,2]", "partition.classes_per_client=2"],
+    )
     assert config.rounds == 7
     assert config.method.temperature == 0.1
     assert config.method.layers == (1, 2)
@@ -21,14 +24,18 @@ def test_overrides_are_dotted_and_typed() -> None:
 
 
 def test_a_bare_name_is_short_for_the_name_key_and_drops_the_old_options() -> None:
-    config = load("default", ["method=fedvpt", "partition=dirichlet", "partition.alpha=0.3", "partition.clients=4"])
+    config = load(
+        "default", ["method=fedvpt", "partition=dirichlet", "partition.alpha=0.3", "partition.clients=4"]
+    )
     assert config.method.name == "fedvpt"
     assert dump(config)["partition"]["name"] == "dirichlet"
 
 
 def test_the_same_name_keeps_the_recipes_options(tmp_path: Path) -> None:
     recipe = tmp_path / "r.toml"
-    recipe.write_text('data="digits"\n[method]\nname="pep"\ntemperature=0.5\n[partition]\nname="iid"\nclients=3\n')
+    recipe.write_text(
+        'data="digits"\n[method]\nname="pep"\ntemperature=0.5\n[partition]\nname="iid"\nclients=3\n'
+    )
     assert load(recipe, ["method=pep"]).method.temperature == 0.5
     assert load(recipe, ["method=pep", "method.period=3"]).method.temperature == 0.5
 

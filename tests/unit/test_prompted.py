@@ -24,7 +24,9 @@ def model() -> PromptedViT:
 
 @pytest.fixture(scope="module")
 def images() -> Tensor:
-    return torch.randint(0, 256, (5, 3, 32, 32), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    return torch.randint(
+        0, 256, (5, 3, 32, 32), generator=torch.Generator().manual_seed(1), dtype=torch.uint8
+    )
 
 
 def plain(model: PromptedViT, images: Tensor, prompts: Prompter, read: int) -> Tensor:
@@ -118,7 +120,9 @@ def test_the_order_of_prompts_does_not_matter(model: PromptedViT, images: Tensor
     torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
-def test_deep_prompts_keep_the_length_and_mixed_ones_grow_as_stated(model: PromptedViT, images: Tensor) -> None:
+def test_deep_prompts_keep_the_length_and_mixed_ones_grow_as_stated(
+    model: PromptedViT, images: Tensor
+) -> None:
     def lengths(prompter: Prompter) -> list[int]:
         seen = []
 

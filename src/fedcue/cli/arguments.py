@@ -16,7 +16,9 @@ Settings = Annotated[
         show_default=False,
     ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the results.", show_default="runs/...")]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Folder for the results.", show_default="runs/...")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already there.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that is already there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]

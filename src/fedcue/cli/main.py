@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedcue import __version__
-from fedcue.cli import list_, predict, resume, run
-from fedcue.errors import FedcueError
+from fedcue.cli import compare, list_, predict, resume, run, tune
+from fedcue.errors import FedcueError, Interrupted
 
 app = typer.Typer(
     name="fedcue",
@@ -26,6 +26,8 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("predict")(predict.predict)
+app.command("compare")(compare.compare)
+app.command("tune")(tune.tune)
 app.command("list")(list_.list_)
 
 
@@ -37,7 +39,9 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version."
+    ),
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
 ) -> None:
     """Federated prompt tuning of Vision Transformers."""
@@ -55,6 +59,10 @@ def main() -> None:
             raise
         Console(stderr=True, soft_wrap=True).print(f"[red]fedcue:[/] {escape(str(error))}")
         sys.exit(2)
+    except Interrupted as stop:
+        sys.exit(128 + stop.signal_number)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -36,7 +36,7 @@ def predict(
     pixels = torch.stack([torch.from_numpy(decode(source, index, size)) for index in range(len(images))])
     given = None if priors is None else _read_priors(priors, model.classes)
     result = model.predict(pixels, given, client)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "image": str(path),
             "class": label,
@@ -52,7 +52,9 @@ def predict(
         return
     table = Table("image", "class", "probability", *result.details, box=None)
     for row in rows:
-        weights = [", ".join(f"{k} {v:.0%}" for k, v in list(row[name].items())[:3]) for name in result.details]
+        weights = [
+            ", ".join(f"{k} {v:.0%}" for k, v in list(row[name].items())[:3]) for name in result.details
+        ]
         table.add_row(
             escape(row["image"]), escape(row["class"]), f"{row['probability']:.1%}", *map(escape, weights)
         )

@@ -90,7 +90,11 @@ class RunProgress:
         news = f"loss {record['train_loss']:.3f}  {shown}{sparkline(self.accuracies)}  {size(self.bytes)}"
         self.progress.update(self.task, completed=record["round"], news=news)
         if not self.live and not self.quiet:
-            accuracy_text = "" if accuracy is None else f"  accuracy {accuracy:6.1%}  worst {record['worst_accuracy']:6.1%}"
+            accuracy_text = (
+                ""
+                if accuracy is None
+                else f"  accuracy {accuracy:6.1%}  worst {record['worst_accuracy']:6.1%}"
+            )
             self.console.print(
                 f"round {record['round']:4d}  loss {record['train_loss']:.3f}{accuracy_text}  "
                 f"{size(self.bytes)}  {record['seconds']:.1f} s",

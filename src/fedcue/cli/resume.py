@@ -23,4 +23,5 @@ def resume(
     if not (folder / "config.toml").is_file():
         raise RunFolderError(f"{folder} holds no config.toml: give the folder of a run that was started.")
     _, settings = read_recipe(folder / "config.toml")
-    start(resolve(settings, name=settings.get("recipe", "custom")), folder, False, True, quiet, as_json)
+    config = resolve(settings, name=settings.get("recipe", "custom"))
+    start(config, folder, overwrite=False, resume=True, quiet=quiet, as_json=as_json)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from fedcue.cli.arguments import Json, Out, Overwrite, Quiet, Resume, Settings, split_settings
+from fedcue.errors import Interrupted
+
+if TYPE_CHECKING:
+    from fedcue.config import RunConfig
 
 
 def run(
@@ -22,7 +27,7 @@ def run(
 ) -> None:
     """Train one method on one federation.
 
-    Examples:
+    For example:
 
       fedcue run
 
@@ -33,17 +38,25 @@ def run(
     from fedcue.config import load
 
     recipe, overrides = split_settings(settings, seed)
-    start(load(recipe, overrides), out, overwrite, resume, quiet, as_json)
+    start(load(recipe, overrides), out, overwrite=overwrite, resume=resume, quiet=quiet, as_json=as_json)
 
 
-def start(config, out, overwrite, resume, quiet, as_json):  # type: ignore[no-untyped-def]
+def start(
+    config: RunConfig, out: Path | None, *, overwrite: bool, resume: bool, quiet: bool, as_json: bool
+) -> None:
     """Run a configuration with a progress display and print what came of it."""
     from fedcue.cli.progress import RunProgress
+    from fedcue.federate.run import default_folder
     from fedcue.federate.run import run as run_federation
 
     console = Console(stderr=as_json, soft_wrap=True)
-    with RunProgress(console, quiet or as_json) as progress:
-        result = run_federation(config, out, overwrite=overwrite, resume=resume, observer=progress)
+    folder = out or default_folder(config)
+    try:
+        with RunProgress(console, quiet or as_json) as progress:
+            result = run_federation(config, folder, overwrite=overwrite, resume=resume, observer=progress)
+    except Interrupted:
+        console.print(f"stopped; go on with: fedcue resume {folder}", highlight=False)
+        raise
     if as_json:
         typer.echo(json.dumps({"folder": str(result.folder), **result.summary}))
         return

@@ -7,21 +7,33 @@ tensors that a real network would carry cross between processes, as safetensors 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from multiprocessing import get_context
 from types import TracebackType
+from typing import Any
 
 import torch
 
-from fedcue.errors import FedcueError
+from fedcue.errors import ClientError, FedcueError
 from fedcue.federate.federation import Federation, Prediction
 from fedcue.types import ClientMemory, Download, Update, pack, unpack
 
 _federation: Federation | None = None
 
 TestJob = tuple[Sequence[int], Download, ClientMemory, bool]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A client that sent no usable update in a round, and why."""
+
+    client: int
+    reason: str
 
 
 class Executor:
@@ -34,8 +46,10 @@ class Executor:
         self.workers = workers or len(os.sched_getaffinity(0))
         _ = federation.cache  # allocated before the fork, so that all processes share it
         _federation = federation
-        fork = get_context("fork")
-        self._pool = ProcessPoolExecutor(self.workers, mp_context=fork) if self.workers > 1 else None
+        self._pool: ProcessPoolExecutor | None = None
+        if self.workers > 1:
+            context = get_context("fork")
+            self._pool = ProcessPoolExecutor(self.workers, context, _end_with_parent, (os.getpid(),))
 
     def __enter__(self) -> Executor:
         """Return the executor; leaving the block ends its processes."""
@@ -50,41 +64,49 @@ class Executor:
 
     def warm_up(self, clients: Iterable[int]) -> Iterator[Update]:
         """Yield the clients' warm-up replies, if the method has any."""
-        if self._pool is None:
-            yield from (reply for c in clients if (reply := self.federation.warm_up(c)) is not None)
-            return
-        for packed in self._map(_warm_up, [(client,) for client in clients]):
-            if packed is not None:
-                yield _unpack_update(packed)
+        for reply in self._map(_warm_up, [(client,) for client in clients]):
+            if reply is not None:
+                yield _unpack_update(reply)
 
     def train(
         self, jobs: Sequence[tuple[Download, ClientMemory]]
-    ) -> Iterator[tuple[Update, ClientMemory]]:
-        """Train clients; yield updates and memories in the order of ``jobs``."""
-        if self._pool is None:
-            yield from (self.federation.train(download, memory) for download, memory in jobs)
-            return
-        packed_jobs = [(_pack_download(download), pack(memory.tensors)) for download, memory in jobs]
-        for update, memory in self._map(_train, packed_jobs):
-            yield _unpack_update(update), ClientMemory(unpack(memory))
+    ) -> Iterator[tuple[Update, ClientMemory] | Failure]:
+        """Train clients; yield updates and memories, or failures, in the order of ``jobs``."""
+        packed = [(_pack_download(download), pack(memory.tensors)) for download, memory in jobs]
+        for outcome in self._map(_train, packed):
+            if isinstance(outcome, Failure):
+                yield outcome
+            else:
+                update, memory = outcome
+                yield _unpack_update(update), ClientMemory(unpack(memory))
 
     def test(self, jobs: Sequence[TestJob]) -> Iterator[Prediction]:
         """Test groups of clients; yield predictions in the order of ``jobs``."""
-        if self._pool is None:
-            yield from (self.federation.test(*job) for job in jobs)
-            return
-        packed_jobs = [(c, _pack_download(d), pack(memory.tensors), final) for c, d, memory, final in jobs]
-        yield from self._map(_test, packed_jobs)
+        packed = [(c, _pack_download(d), pack(memory.tensors), final) for c, d, memory, final in jobs]
+        return self._map(_test, packed)
 
-    def _map(self, function, jobs):  # type: ignore[no-untyped-def]
-        assert self._pool is not None
+    def _map(self, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        if self._pool is None:
+            yield from (function(*job) for job in jobs)
+            return
         try:
             yield from self._pool.map(function, *zip(*jobs, strict=True))
         except BrokenProcessPool as error:
             raise FedcueError(
-                "A worker process died (killed, or out of memory). Nothing of the finished rounds is lost; "
-                "run with fewer workers=N or a smaller training.batch_size."
+                "A worker process died (killed, or out of memory). The finished rounds are safe: resume "
+                "the run, perhaps with fewer workers=N or a smaller training.batch_size."
             ) from error
+
+
+def _end_with_parent(parent: int) -> None:
+    """In a worker: leave no orphan behind when the parent is killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 _PackedDownload = tuple[int, int, int, bytes]
@@ -119,8 +141,11 @@ def _warm_up(client: int) -> _PackedUpdate | None:
     return None if reply is None else _pack_update(reply)
 
 
-def _train(download: _PackedDownload, memory: bytes) -> tuple[_PackedUpdate, bytes]:
-    update, memory_after = _here().train(_unpack_download(download), ClientMemory(unpack(memory)))
+def _train(download: _PackedDownload, memory: bytes) -> tuple[_PackedUpdate, bytes] | Failure:
+    try:
+        update, memory_after = _here().train(_unpack_download(download), ClientMemory(unpack(memory)))
+    except ClientError as error:
+        return Failure(download[0], str(error))
     return _pack_update(update), pack(memory_after.tensors)
 
 

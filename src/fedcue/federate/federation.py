@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -16,7 +17,8 @@ from fedcue.data.client import ClientData, drop_images, make_clients
 from fedcue.data.dataset import Dataset
 from fedcue.data.images import flip_and_crop
 from fedcue.data.store import decode_images
-from fedcue.errors import ClientError, ConfigError
+from fedcue.errors import ClientError, ConfigError, Interrupted
+from fedcue.federate.interrupt import StopFlag
 from fedcue.methods.base import Method, Visit
 from fedcue.model.backbone import load_backbone
 from fedcue.model.frozen import FrozenCache
@@ -42,6 +44,7 @@ class Federation:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.method: Method = config.method
+        self.stop = StopFlag()
         self.dataset: Dataset = config.data.load(config.seed)
         self.model = PromptedViT(load_backbone(config.backbone.name, config.backbone.image_size))
         self.model.backbone.to(config.device)
@@ -115,10 +118,18 @@ class Federation:
         """Train one client for one round."""
         client = download.client
         generator = torch_rng(self.config.seed, "client", client, download.round)
+        limit = self.config.client_timeout
         try:
-            return self.method.update(self._visit(client, generator), download, memory)
-        except ClientError as error:
-            raise ClientError(f"Client {client} failed in round {download.round}: {error}") from error
+            visit = self._visit(client, generator, None if limit is None else time.monotonic() + limit)
+            update, memory = self.method.update(visit, download, memory)
+        except Interrupted:
+            raise
+        except Exception as error:  # whatever goes wrong at one client must not end the run
+            raise ClientError(f"{type(error).__name__}: {error}") from error
+        for name, tensor in update.tensors.items():
+            if not torch.isfinite(tensor).all():
+                raise ClientError(f"its update of {name} is not finite")
+        return update, memory
 
     def test(
         self, clients: Sequence[int], download: Download, memory: ClientMemory, final: bool
@@ -158,7 +169,12 @@ class Federation:
         priors = torch.stack([self.log_priors(client) for client in clients]).repeat_interleave(counts, 0)
         labels = np.concatenate([self.dataset.labels[self._parts(self.clients[c])[1]] for c in clients])
         view = self.cache.view([2 * client + 1 for client in clients])
-        return Samples(view, torch.from_numpy(labels), priors)
+        return Samples(view, torch.from_numpy(labels), priors, self.stop.check)
+
+    def _check(self, deadline: float | None) -> None:
+        self.stop.check()
+        if deadline is not None and time.monotonic() > deadline:
+            raise ClientError(f"it took longer than client_timeout={self.config.client_timeout} s")
 
     def log_priors(self, client: int) -> Tensor:
         """Return the log of the client's class priors, smoothed as the method asks."""
@@ -166,12 +182,13 @@ class Federation:
         share = self.method.prior_smoothing
         return ((1 - share) * priors + share / len(priors)).log().float()
 
-    def _visit(self, client: int, generator: torch.Generator) -> Visit:
+    def _visit(self, client: int, generator: torch.Generator, deadline: float | None = None) -> Visit:
         augment = flip_and_crop if self.config.data.augment == "flip+crop" else None
         samples = Samples(
             self.cache.view([2 * client], augment),
             torch.from_numpy(self.clients[client].train_labels),
             self.log_priors(client),
+            partial(self._check, deadline),
         )
         config = self.config
         return Visit(client, self.model, samples, config.training, generator, config.evaluation.chunk)

@@ -88,7 +88,11 @@ class Model:
         if priors is None:
             priors = [1 / len(self.classes)] * len(self.classes)
         values = torch.tensor(priors, dtype=torch.float64)
-        if values.shape != (len(self.classes),) or not (values >= 0).all() or not 0 < values.sum() < torch.inf:
+        if (
+            values.shape != (len(self.classes),)
+            or not (values >= 0).all()
+            or not 0 < values.sum() < torch.inf
+        ):
             raise ConfigError(
                 f"Priors must be {len(self.classes)} numbers, none negative, not all zero "
                 f"(one per class: {', '.join(self.classes[:5])}, ...)."

@@ -11,14 +11,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedcue.config import RunConfig, dump
+from fedcue.errors import FedcueError, Interrupted
 from fedcue.federate.evaluation import Evaluation, analyse, evaluate
+from fedcue.federate.exchange import Exchange, Traffic
 from fedcue.federate.executor import Executor
 from fedcue.federate.federation import Federation
 from fedcue.federate.sampling import sample_clients, warm_start_clients
 from fedcue.record.checkpoint import Checkpoint
 from fedcue.record.folder import RunFolder
 from fedcue.train.local import rate
-from fedcue.types import ClientMemory, Download, ServerState, Update, count_bytes, count_floats
+from fedcue.types import ClientMemory, ServerState
+
+ATTEMPTS = 10
+"""How often a round is drawn again before the run gives up."""
 
 
 @dataclass(frozen=True)
@@ -61,27 +66,6 @@ class Silent:
         """Do nothing."""
 
 
-@dataclass
-class Traffic:
-    """What travelled, counted from the tensors themselves."""
-
-    upload_floats: int = 0
-    download_floats: int = 0
-    upload_bytes: int = 0
-    download_bytes: int = 0
-
-    def down(self, download: Download) -> None:
-        """Count a download."""
-        self.download_floats += count_floats(download.tensors)
-        self.download_bytes += count_bytes(download.tensors)
-
-    def up(self, update: Update) -> Update:
-        """Count an update and pass it on."""
-        self.upload_floats += count_floats(update.tensors)
-        self.upload_bytes += count_bytes(update.tensors)
-        return update
-
-
 def run(
     config: RunConfig,
     out: str | Path | None = None,
@@ -95,7 +79,7 @@ def run(
     federation = Federation(config)
     folder.open(overwrite=overwrite, resume=resume)
     try:
-        with Executor(federation, config.workers) as executor:
+        with federation.stop.on_signals(), Executor(federation, config.workers) as executor:
             return Run(executor, folder, observer or Silent()).complete(resume)
     finally:
         folder.close()
@@ -116,6 +100,7 @@ class Run:
     observer: Observer
     memories: dict[int, ClientMemory] = field(default_factory=dict)
     totals: dict[str, float] = field(default_factory=dict)
+    evaluation: Evaluation | None = None
 
     def __post_init__(self) -> None:
         self.federation = self.executor.federation
@@ -126,9 +111,13 @@ class Run:
         """Start or resume, do all rounds, write the results."""
         self.observer.started(self.federation, self.folder.path)
         state = self._resume() if resume else self._start()
-        while state.round < self.config.rounds:
-            state = self._round(state)
-        return self._finish(state)
+        try:
+            while state.round < self.config.rounds:
+                state = self._round(state)
+            return self._finish(state)
+        except Interrupted:
+            self.folder.checkpoints.write(self._checkpoint_of(state))
+            raise
 
     def _start(self) -> ServerState:
         self.folder.write_config(dump(self.config))
@@ -145,7 +134,7 @@ class Run:
             "seconds": time.perf_counter() - started,
         }
         self._snapshot(state)
-        self._checkpoint(state, 0)
+        self._checkpoint(state)
         return state
 
     def _resume(self) -> ServerState:
@@ -158,61 +147,62 @@ class Run:
 
     def _round(self, state: ServerState) -> ServerState:
         """Do one round: sample, download, train, aggregate, evaluate, record."""
-        started, traffic, losses = time.perf_counter(), Traffic(), []
-        seed, config = self.config.seed, self.config
-        clients = sample_clients(
-            self.federation.training_clients, config.clients_per_round, seed, state.round
-        )
-        jobs = []
-        for client in clients:
-            download = self.method.download(state, client, seed)
-            traffic.down(download)
-            jobs.append((download, self.memories.get(client, ClientMemory())))
-
-        def updates() -> Any:
-            for update, memory in self.executor.train(jobs):
-                if self.method.keeps_memory:
-                    self.memories[update.client] = memory
-                losses.append(update.loss)
-                yield traffic.up(update)
-
-        rates = {name: rate(config.training, name, state.round) for name in ("head", "prompts")}
-        state = self.method.aggregate(state, updates())
-        record = {
-            "round": state.round,
-            "clients": clients,
-            "lr": rates["prompts"],
-            "head_lr": rates["head"],
-            "train_loss": sum(losses) / len(losses),
-            **vars(traffic),
-        }
-        every = config.evaluation.every
-        if every and state.round % every == 0 and state.round < config.rounds:
-            record |= evaluate(self.executor, state, self.memories).metrics()
-        elif state.round == config.rounds:
-            self._last = evaluate(self.executor, state, self.memories, final=True)
-            record |= self._last.metrics()
+        started = time.perf_counter()
+        record = {"round": state.round + 1, **self._rates(state.round)}
+        state = self._train(state, record)
+        last = state.round == self.config.rounds
+        every = self.config.evaluation.every
+        if last or (every and state.round % every == 0):
+            evaluation = evaluate(self.executor, state, self.memories, final=last)
+            record |= evaluation.metrics()
+            self.evaluation = evaluation if last else None
         record["seconds"] = time.perf_counter() - started
         self.totals["seconds"] += record["seconds"]
         self._snapshot(state)
-        self._checkpoint(state, self.folder.append_metrics(record))
+        self.folder.append_metrics(record)
+        self._checkpoint(state)
         self.observer.finished_round(record)
         return state
+
+    def _rates(self, finished_rounds: int) -> dict[str, Any]:
+        training = self.config.training
+        rates = {"lr": "prompts", "head_lr": "head"}
+        return {key: rate(training, name, finished_rounds) for key, name in rates.items()}
+
+    def _train(self, state: ServerState, record: dict[str, Any]) -> ServerState:
+        """Train sampled clients; draw again, from the same stream, while too few updates come."""
+        failures: list[dict[str, Any]] = []
+        for attempt in range(ATTEMPTS):
+            sampled = sample_clients(self.federation.training_clients, self.config, state.round, attempt)
+            exchange = Exchange(self.method, self.executor, self.memories, self.config.seed)
+            after = exchange.run(state, sampled)
+            failures += [{"attempt": attempt, **vars(failure)} for failure in exchange.failures]
+            if after is not None and len(exchange.losses) >= self.config.min_updates:
+                self.memories |= exchange.memories
+                record |= {"clients": sampled, **exchange.metrics()}
+                record |= {"failures": failures} if failures else {}
+                return after
+        reasons = "; ".join(f"client {failure['client']}: {failure['reason']}" for failure in failures[-3:])
+        raise FedcueError(
+            f"Round {state.round + 1} got fewer than min_updates={self.config.min_updates} updates in "
+            f"{ATTEMPTS} draws ({reasons}). Mend the clients or lower the learning rates, then resume."
+        )
 
     def _snapshot(self, state: ServerState) -> None:
         if state.round in self.config.snapshots:
             self.folder.write_snapshot(state.round, state.tensors)
 
-    def _checkpoint(self, state: ServerState, metrics_bytes: int) -> None:
+    def _checkpoint(self, state: ServerState) -> None:
         every = self.config.checkpoint.every
         if every and (state.round % every == 0 or state.round == self.config.rounds):
-            self.folder.checkpoints.write(Checkpoint(state, self.memories, metrics_bytes, self.totals))
+            self.folder.checkpoints.write(self._checkpoint_of(state))
 
-    _last: Evaluation | None = None
+    def _checkpoint_of(self, state: ServerState) -> Checkpoint:
+        return Checkpoint(state, self.memories, self.folder.metrics_bytes, self.totals)
 
     def _finish(self, state: ServerState) -> Result:
         self.observer.stage("writing the results")
-        evaluation = self._last or evaluate(self.executor, state, self.memories, final=True)
+        evaluation = self.evaluation or evaluate(self.executor, state, self.memories, final=True)
         self.folder.write_clients(evaluation.client_rows())
         self.folder.write_memories(self.memories)
         self.folder.write_model(state.tensors, describe_model(self.federation))

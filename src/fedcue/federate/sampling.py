@@ -5,12 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcue.config import RunConfig
 from fedcue.rng import rng
 
 
-def sample_clients(clients: NDArray[np.int64], count: int, seed: int, round_: int) -> list[int]:
-    """Draw ``count`` distinct clients of round ``round_``, in the order drawn."""
-    chosen = rng(seed, "sampling", round_).choice(len(clients), size=count, replace=False, shuffle=True)
+def sample_clients(
+    clients: NDArray[np.int64], config: RunConfig, finished_rounds: int, attempt: int = 0
+) -> list[int]:
+    """Draw the distinct clients of a round, in the order drawn; ``attempt`` counts repeated draws."""
+    generator = rng(config.seed, "sampling", finished_rounds)
+    for _ in range(attempt + 1):
+        chosen = generator.choice(len(clients), size=config.clients_per_round, replace=False)
     return [int(client) for client in clients[chosen]]
 
 
@@ -18,4 +23,6 @@ def warm_start_clients(clients: NDArray[np.int64], count: int | str, seed: int) 
     """Return the clients that are asked before round 0: all of them, or a seeded sample."""
     if count == "all" or int(count) >= len(clients):
         return [int(client) for client in clients]
-    return sorted(int(client) for client in rng(seed, "warm start").choice(clients, size=int(count), replace=False))
+    return sorted(
+        int(client) for client in rng(seed, "warm start").choice(clients, size=int(count), replace=False)
+    )

@@ -1,0 +1,1 @@
+"""The frozen backbone and the ways prompts enter it."""

@@ -29,9 +29,7 @@ def load_backbone(name: str = EMBEDDED, image_size: int | None = None) -> Vision
     architecture = _architecture(folder, config, tensors, image_size)
     model = VisionTransformer(architecture)
     prefix = 1 + architecture.registers if architecture.position_on_prefix else 0
-    tensors["pos_embed"] = interpolate_positions(
-        tensors["pos_embed"], architecture.patches, prefix
-    )
+    tensors["pos_embed"] = interpolate_positions(tensors["pos_embed"], architecture.patches, prefix)
     _check_tensors(folder, tensors, model.state_dict())
     model.load_state_dict(tensors)
     return model.eval().requires_grad_(False)

@@ -54,7 +54,9 @@ class FrozenCache:
 
     def _buffer(self, tokens: int, factor: int = 1) -> Tensor:
         size = (len(self.images), tokens, factor * self.model.architecture.width)
-        return torch.empty(size).share_memory_()
+        buffer = torch.empty(size)
+        buffer.share_memory_()
+        return buffer
 
     def _level(self, limit_bytes: int) -> Level:
         width = self.model.architecture.width
@@ -64,7 +66,9 @@ class FrozenCache:
         tokens = len(self.images) * self.model.architecture.tokens * width * 4
         return "projected" if 4 * tokens <= left else "tokens" if tokens <= left else "nothing"
 
-    def view(self, groups: Sequence[int], augment: Callable[[Tensor, torch.Generator], Tensor] | None = None) -> FrozenView:
+    def view(
+        self, groups: Sequence[int], augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+    ) -> FrozenView:
         """Return the values of some groups' images, in order, as one set."""
         slots = [np.arange(self.bounds[group], self.bounds[group + 1]) for group in groups]
         return FrozenView(self, torch.from_numpy(np.concatenate(slots)), augment)

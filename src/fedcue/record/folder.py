@@ -33,6 +33,7 @@ class RunFolder:
     def __init__(self, path: Path, checkpoints_kept: int = 2) -> None:
         self.path = path
         self.checkpoints = Checkpoints(path / "checkpoints", checkpoints_kept)
+        self.metrics_bytes = 0
         self._lock: int | None = None
 
     def open(self, *, overwrite: bool = False, resume: bool = False) -> None:
@@ -78,22 +79,25 @@ class RunFolder:
         """Write ``config.toml``: every setting, the versions and the commit."""
         write_text(self.path / "config.toml", tomli_w.dumps({**settings, "environment": environment()}))
 
-    def append_metrics(self, record: Mapping[str, Any]) -> int:
-        """Append one round to ``metrics.jsonl``; return the file's length."""
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """Append one round to ``metrics.jsonl``."""
         path = self.path / "metrics.jsonl"
         with explained(path), open(path, "ab") as file:
             file.write((json.dumps(record, allow_nan=False) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
-            return file.tell()
+            self.metrics_bytes = file.tell()
 
     def truncate_metrics(self, length: int) -> None:
         """Cut ``metrics.jsonl`` back to the length a checkpoint remembers."""
         path = self.path / "metrics.jsonl"
         if length and (not path.is_file() or path.stat().st_size < length):
-            raise RunFolderError(f"{path} is shorter than its checkpoint remembers; start again with --overwrite.")
+            raise RunFolderError(
+                f"{path} is shorter than its checkpoint remembers; start again with --overwrite."
+            )
         with explained(path), open(path, "ab") as file:
             file.truncate(length)
+        self.metrics_bytes = length
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the rounds recorded so far."""
@@ -163,7 +167,12 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 def environment() -> dict[str, str]:
     """Return the versions a result depends on."""
     versions = {name: version(name) for name in ("fedcue", "torch", "numpy")}
-    return {**versions, "python": platform.python_version(), "machine": platform.machine(), "commit": _commit()}
+    return {
+        **versions,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "commit": _commit(),
+    }
 
 
 def _commit() -> str:
@@ -171,8 +180,12 @@ def _commit() -> str:
     here = Path(__file__).parent
     git = ["git", "-C", str(here)]
     try:
-        commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=10)
-        changed = subprocess.run([*git, "status", "--porcelain", "--", str(here)], capture_output=True, text=True, timeout=10)
+        commit = subprocess.run(
+            [*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=10
+        )
+        changed = subprocess.run(
+            [*git, "status", "--porcelain", "--", str(here)], capture_output=True, text=True, timeout=10
+        )
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return commit.stdout.strip() + "+" * bool(changed.stdout.strip()) if commit.returncode == 0 else "unknown"

@@ -47,7 +47,7 @@ def fit(
             step += 1
             value = loss(trainable, batch)
             optimiser.zero_grad()
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             torch.nn.utils.clip_grad_norm_(trainable.values(), training.clip_norm)
             _step(optimiser, trainable, step_filter)
             number = value.item()
@@ -59,7 +59,8 @@ def fit(
 
 def _optimiser(trainable: Tensors, training: Training, finished_rounds: int) -> torch.optim.Optimizer:
     groups = [
-        {"params": [tensor], "lr": rate(training, name, finished_rounds)} for name, tensor in trainable.items()
+        {"params": [tensor], "lr": rate(training, name, finished_rounds)}
+        for name, tensor in trainable.items()
     ]
     if training.optimiser == "adam":
         return torch.optim.Adam(groups, weight_decay=training.weight_decay)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,12 +33,12 @@ class Batch:
     frozen: FrozenValues
 
     def __len__(self) -> int:
-        """Number of images."""
+        """Return the number of images."""
         return len(self.rows)
 
     @property
     def bare_cls(self) -> Tensor:
-        """cls of the bare backbone at the blocks the method asked for: ``[B, L, d]``."""
+        """The bare backbone's cls at the blocks the method asked for: ``[B, L, d]``."""
         return self.frozen.bare_cls(self.rows, self.inputs)
 
 
@@ -49,15 +49,20 @@ class Samples:
     frozen: FrozenValues
     labels: Tensor
     log_priors: Tensor
+    check: Callable[[], None] = lambda: None
+    """Called before every batch; raises to stop the work (an interrupt, a client's time limit)."""
 
     def __len__(self) -> int:
-        """Number of images."""
+        """Return the number of images."""
         return len(self.labels)
 
     def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
         """Yield batches in order or, with a generator, shuffled (the last one may be smaller)."""
-        order = torch.arange(len(self)) if generator is None else torch.randperm(len(self), generator=generator)
+        order = (
+            torch.arange(len(self)) if generator is None else torch.randperm(len(self), generator=generator)
+        )
         for rows in order.split(size):
+            self.check()
             priors = self.log_priors if self.log_priors.ndim == 1 else self.log_priors[rows]
             inputs = self.frozen.prefix(rows, generator)
             device = inputs.tokens.device

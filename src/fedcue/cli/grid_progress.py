@@ -1,0 +1,85 @@
+"""How a grid of runs shows itself: one live display for all of them, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from fedcue.federate.grid import Job
+
+
+class GridProgress:
+    """Watches a grid: rounds of all runs together, and a line for each run that is going on."""
+
+    def __init__(self, console: Console, quiet: bool = False) -> None:
+        self.console, self.quiet = console, quiet
+        self.done = self.todo = 0
+        self.lines: dict[Path, TaskID] = {}
+        self.last: dict[Path, str] = {}
+        self.progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[news]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            disable=quiet or not console.is_terminal,
+            transient=True,
+        )
+        self.all = self.progress.add_task("all runs", total=None, news="starting")
+
+    def __enter__(self) -> GridProgress:
+        """Show the display until the block is left."""
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the display away."""
+        self.progress.stop()
+
+    def planned(self, jobs: Sequence[Job], todo: Sequence[Job]) -> None:
+        """Say how much there is to do."""
+        self.todo = len(todo)
+        self.progress.update(self.all, total=sum(job.config.rounds for job in todo), news=self._count())
+        self._say(f"{len(jobs)} runs, {len(jobs) - len(todo)} of them already finished")
+
+    def began(self, job: Job) -> None:
+        """Show a line for the run."""
+        name = escape(job.label)
+        self.lines[job.folder] = self.progress.add_task(name, total=job.config.rounds, news="starting")
+
+    def finished_round(self, job: Job, record: Mapping[str, Any]) -> None:
+        """Show a round's numbers."""
+        accuracy = record.get("mean_accuracy")
+        if accuracy is not None:
+            self.last[job.folder] = f"accuracy {accuracy:.1%}, worst client {record['worst_accuracy']:.1%}"
+        news = self.last.get(job.folder, f"loss {record['train_loss']:.3f}")
+        self.progress.update(self.lines[job.folder], completed=record["round"], news=news)
+        self.progress.update(self.all, completed=self._rounds())
+
+    def ended(self, job: Job, problem: str | None) -> None:
+        """Replace the run's line by what came of it."""
+        self.done += 1
+        self.progress.update(self.lines[job.folder], completed=job.config.rounds, visible=False)
+        self.progress.update(self.all, completed=self._rounds(), news=self._count())
+        result = self.last.get(job.folder, "finished") if problem is None else f"failed: {problem}"
+        self._say(f"{self.done}/{self.todo}  {job.label}: {result}")
+
+    def _rounds(self) -> float:
+        ours = set(self.lines.values())
+        return sum(task.completed for task in self.progress.tasks if task.id in ours)
+
+    def _count(self) -> str:
+        return f"rounds, {self.done}/{self.todo} runs"
+
+    def _say(self, text: str) -> None:
+        if not self.quiet:
+            self.console.print(escape(text), highlight=False)

@@ -1,0 +1,74 @@
+"""What travels in a round, counted from the tensors themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from fedcue.federate.executor import Executor, Failure
+from fedcue.methods.base import Method
+from fedcue.types import ClientMemory, Download, ServerState, Update, count_bytes, count_floats
+
+
+@dataclass
+class Traffic:
+    """What travelled, counted from the tensors themselves."""
+
+    upload_floats: int = 0
+    download_floats: int = 0
+    upload_bytes: int = 0
+    download_bytes: int = 0
+
+    def down(self, download: Download) -> None:
+        """Count a download."""
+        self.download_floats += count_floats(download.tensors)
+        self.download_bytes += count_bytes(download.tensors)
+
+    def up(self, update: Update) -> Update:
+        """Count an update and pass it on."""
+        self.upload_floats += count_floats(update.tensors)
+        self.upload_bytes += count_bytes(update.tensors)
+        return update
+
+
+@dataclass
+class Exchange:
+    """One attempt at a round: downloads out, updates in, what travelled and who failed."""
+
+    method: Method
+    executor: Executor
+    known: Mapping[int, ClientMemory]
+    seed: int
+    traffic: Traffic = field(default_factory=Traffic)
+    losses: list[float] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    memories: dict[int, ClientMemory] = field(default_factory=dict)
+
+    def run(self, state: ServerState, clients: Sequence[int]) -> ServerState | None:
+        """Return the state after the round, or nothing if no client answered."""
+        jobs = [(self.method.download(state, client, self.seed), self._memory(client)) for client in clients]
+        for download, _ in jobs:
+            self.traffic.down(download)
+        updates = self._updates(jobs)
+        first = next(updates, None)
+        return None if first is None else self.method.aggregate(state, chain([first], updates))
+
+    def _memory(self, client: int) -> ClientMemory:
+        return self.known.get(client, ClientMemory())
+
+    def _updates(self, jobs: Sequence[tuple[Download, ClientMemory]]) -> Iterator[Update]:
+        for outcome in self.executor.train(jobs):
+            if isinstance(outcome, Failure):
+                self.failures.append(outcome)
+                continue
+            update, memory = outcome
+            if self.method.keeps_memory:
+                self.memories[update.client] = memory
+            self.losses.append(update.loss or 0.0)
+            yield self.traffic.up(update)
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the mean training loss and what travelled."""
+        return {"train_loss": sum(self.losses) / len(self.losses), **vars(self.traffic)}
