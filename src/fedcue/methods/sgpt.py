@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -13,6 +11,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from fedcue.aggregate.keys import PLAIN, count_keys, mean_keys, orthonormal
 from fedcue.aggregate.mean import sum_updates
 from fedcue.errors import ConfigError
 from fedcue.methods.base import PAPER, Method, Visit, classify, initial_prompts, uniform
@@ -22,9 +21,6 @@ from fedcue.rng import torch_rng
 from fedcue.train.local import Loss
 from fedcue.train.samples import Batch
 from fedcue.types import ClientMemory, Download, ServerState, Setting, Tensors, Update
-
-RARE = 50
-"""Groups chosen at most so often in a round take the plain mean of the clients' keys."""
 
 
 class SGPT(Method):
@@ -79,28 +75,24 @@ class SGPT(Method):
 
     def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
         """Return head, shared prompts ``[n, d]``, group prompts ``[blocks, K, d]``, keys ``[K, d]``."""
-        shared, grouped = self.prompts + self.shared_blocks - 1, self.group_blocks * self.groups
-        bound = math.sqrt(6 / (self.groups + setting.width))
-        keys = uniform((self.groups, setting.width), bound, torch_rng(seed, "init", "keys"))
+        shared, width = self.prompts + self.shared_blocks - 1, setting.width
+        grouped = initial_prompts("group_prompts", self.group_blocks * self.groups, setting, seed)
+        bound = math.sqrt(6 / (self.groups + width))
+        keys = uniform((self.groups, width), bound, torch_rng(seed, "init", "keys"))
         return super().initial(setting, seed) | {
             "shared_prompts": initial_prompts("shared_prompts", shared, setting, seed, self.prompt_init),
-            "group_prompts": initial_prompts("group_prompts", grouped, setting, seed).view(
-                self.group_blocks, self.groups, -1
-            ),
+            "group_prompts": grouped.view(self.group_blocks, self.groups, width),
             "keys": orthonormal(keys),
             "counts": torch.zeros(self.groups, dtype=torch.int64),
         }
 
     def aggregate(self, state: ServerState, updates: Iterable[Update]) -> ServerState:
-        """Average; weigh each key by its choices; move groups and keys with momentum; add the counts."""
-        sums = sum_updates(map(_count_keys, updates), self.weighting, ("keys", "counts", "counted_keys"))
-        old, total = state.tensors, sums.tensors["counts"]  # [K]
-        by_choice = sums.tensors["counted_keys"] / total.clamp(min=1)[:, None]
-        keys = torch.where(total[:, None] > RARE, by_choice, sums.tensors["keys"] / sums.updates).float()
-        new = {name: sums.mean(name) for name in self.shared() if name != "keys"}
+        """Average; move groups and keys with momentum; add up the counts."""
+        sums = sum_updates(map(count_keys, updates), self.weighting, PLAIN)
+        old, new = state.tensors, {name: sums.mean(name) for name in self.shared()}
         new["group_prompts"] = torch.lerp(new["group_prompts"], old["group_prompts"], self.momentum)
-        new["keys"] = torch.lerp(keys, old["keys"], self.key_momentum)
-        new["counts"] = old["counts"] + total.to(torch.int64)
+        new["keys"] = torch.lerp(mean_keys(sums), old["keys"], self.key_momentum)
+        new["counts"] = old["counts"] + sums.tensors["counts"].to(torch.int64)
         return ServerState(state.round + 1, {**old, **new})
 
     def update(self, visit: Visit, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
@@ -108,15 +100,14 @@ class SGPT(Method):
 
         The loss reported is the first stage's: the second one's also holds the key term.
         """
-        tensors, counts = dict(download.tensors), torch.zeros_like(download.tensors["counts"])
-        head = [name for name in self.shared() if name not in self.prompt_names]
-        first = {name: tensors[name] for name in (*head, "shared_prompts")}
-        trained, loss = visit.fit(partial(self._shared_loss, visit.model), first, download.round)
-        tensors |= trained
-        second = {name: tensors[name] for name in (*head, "group_prompts", "keys")}
-        trained, _ = visit.fit(self._group_loss(visit.model, tensors, counts), second, download.round)
-        tensors |= {**trained, "counts": counts}
-        sent = {name: tensors[name] for name in self.returned()}
+        tensors, counts = download.tensors, torch.zeros_like(download.tensors["counts"])
+        head = tuple(name for name in self.shared() if name not in self.prompt_names)
+        start = {name: tensors[name] for name in (*head, "shared_prompts")}
+        first, loss = visit.fit(self._shared_loss(visit.model), start, download.round)
+        tensors = {**tensors, **first}
+        start = {name: tensors[name] for name in (*head, "group_prompts", "keys")}
+        second, _ = visit.fit(self._group_loss(visit.model, tensors, counts), start, download.round)
+        sent = {**first, **second, "counts": counts}
         return Update(visit.client, len(visit.samples), sent, loss), memory
 
     def logits(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Tensor:
@@ -154,8 +145,8 @@ class SGPT(Method):
         features = model.features(batch.inputs, inserted(self._tokens(tensors, groups)), read)
         return classify(tensors, features.mean(1))
 
-    def _shared_loss(self, model: PromptedViT, trained: Tensors, batch: Batch) -> Tensor:
-        return self.cross_entropy(self._logits(model, trained, batch, None), batch)
+    def _shared_loss(self, model: PromptedViT) -> Loss:
+        return lambda trained, batch: self.cross_entropy(self._logits(model, trained, batch, None), batch)
 
     def _group_loss(self, model: PromptedViT, fixed: Tensors, counts: Tensor) -> Loss:
         """Cross-entropy minus the chosen keys' cosine; ``counts`` takes note of the choices.
@@ -164,7 +155,7 @@ class SGPT(Method):
         as it was sent for the whole round.
         """
         used = fixed["counts"].double()
-        scale = (used / used.sum() + 5e-4).float() if used.any() else torch.ones_like(used).float()
+        scale = (used / used.sum() + 5e-4 if used.any() else torch.ones_like(used)).float()
 
         def of_batch(trained: Tensors, batch: Batch) -> Tensor:
             similarity = self._similarity(model, trained["keys"], batch)
@@ -176,16 +167,3 @@ class SGPT(Method):
             return self.cross_entropy(logits, batch) - similarity.gather(1, chosen[:, None]).mean()
 
         return of_batch
-
-
-def orthonormal(rows: Tensor) -> Tensor:
-    """Make ``rows [n, d]`` orthogonal in their order (Gram-Schmidt) and of length one."""
-    q, r = torch.linalg.qr(rows.double().T)
-    signed: Tensor = q * r.diagonal().sign()
-    return signed.T.float().contiguous()
-
-
-def _count_keys(update: Update) -> Update:
-    """Add the keys times the client's choices, whose sum the server needs."""
-    counted = update.tensors["keys"] * update.tensors["counts"][:, None]
-    return replace(update, tensors={**update.tensors, "counted_keys": counted})
