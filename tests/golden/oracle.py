@@ -219,12 +219,12 @@ def scores(
     return result
 
 
-def mix(weights: Array, class_prompts: Array) -> Array:
-    """The mixed prompt of every sample: scores ``[B, C]`` and ``class_prompts [C, d] -> [B, d]``."""
-    mixed = np.zeros((len(weights), class_prompts.shape[1]))
-    for sample, row in enumerate(weights):
-        for c, score in enumerate(row):
-            mixed[sample] += score * class_prompts[c]
+def mix(score: Array, class_prompts: Array) -> Array:
+    """The mixed prompt of every sample (eq:pr_mix): ``score [B, C]``, ``class_prompts [C, d] -> [B, d]``."""
+    mixed = np.zeros((len(score), class_prompts.shape[1]))
+    for sample, row in enumerate(score):
+        for c, share in enumerate(row):
+            mixed[sample] += share * class_prompts[c]
     return mixed
 
 
@@ -258,9 +258,10 @@ def pep_forward(
     prompt (``bare``). ``fixed_scores [L, B, C]`` replaces the computed scores: differences of the loss are
     then the gradient with detached scores. With ``layers=()`` the method is FedVPT.
 
-    Returns ``logits [B, C]``, ``cls [B, d]`` (after the final norm), ``scores [L, B, C]``, ``mixed [L, B, d]``,
-    ``layer_cls [L, B, d]`` (cls of this pass at the input of the mixed blocks), ``score_cls [L, B, d]`` (the
-    cls tokens the scores were read from) and ``tokens``, the sequence length inside every block.
+    Returns ``logits [B, C]``, ``cls [B, d]`` (after the final norm), ``scores [L, B, C]``,
+    ``mixed [L, B, d]``, ``layer_cls [L, B, d]`` (cls of this pass at the input of the mixed blocks),
+    ``score_cls [L, B, d]`` (the cls tokens the scores were read from) and ``tokens``, the sequence length
+    inside every block.
     """
     if mode not in ("replace", "accumulate"):
         raise ValueError(f"mode is {mode!r}; allowed: replace, accumulate")
@@ -270,18 +271,15 @@ def pep_forward(
     has_prototype = np.broadcast_to(has_prototype, (len(layers), len(priors)))
     bare = bare_cls(weights, heads, pixels) if score_source == "bare" else None
     x = insert(embed(weights, pixels), shared_prompts)
-    found: dict[str, list[Any]] = {
-        name: [] for name in ("scores", "mixed", "layer_cls", "score_cls", "tokens")
-    }
+    names = ("scores", "mixed", "layer_cls", "score_cls")
+    found: dict[str, list[Array]] = {name: [] for name in names}
+    tokens = []
     for block in range(depth(weights)):
         if block in layers:
             index = layers.index(block)
             source = x[:, 0] if bare is None else bare[block]
-            if fixed_scores is None:
-                score = scores(
-                    source, prototypes[index], has_prototype[index], priors, temperature, zero_proto
-                )
-            else:
+            score = scores(source, prototypes[index], has_prototype[index], priors, temperature, zero_proto)
+            if fixed_scores is not None:
                 score = fixed_scores[index]
             mixed = mix(score, class_prompts)
             found["scores"].append(score)
@@ -292,11 +290,11 @@ def pep_forward(
                 x = np.concatenate([x[:, :1], mixed[:, None], x[:, 2:]], axis=1)
             else:
                 x = insert(x, mixed[:, None])
-        found["tokens"].append(x.shape[1])
+        tokens.append(x.shape[1])
         x = run_block(weights, block, heads, x)
     cls = final_norm(weights, x)[:, 0]
-    result: dict[str, Any] = {name: np.array(value) for name, value in found.items() if name != "tokens"}
-    return {"logits": classify(cls, head, head_bias), "cls": cls, "tokens": found["tokens"], **result}
+    arrays = {name: np.array(value) for name, value in found.items()}
+    return {"logits": classify(cls, head, head_bias), "cls": cls, "tokens": tokens, **arrays}
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -426,14 +424,13 @@ def prototype_history(
 def fedavg(states: Sequence[Mapping[str, Array]], sizes: Sequence[float] | None = None) -> State:
     """Average named arrays over clients: uniformly, or in proportion to ``sizes``."""
     shares = [1.0] * len(states) if sizes is None else [float(size) for size in sizes]
-    return {
-        name: sum(
-            share * np.asarray(state[name], dtype=np.float64)
-            for share, state in zip(shares, states, strict=True)
-        )
-        / sum(shares)
-        for name in states[0]
-    }
+    average: State = {}
+    for name in states[0]:
+        total = np.zeros(np.shape(states[0][name]))
+        for share, state in zip(shares, states, strict=True):
+            total = total + share * state[name]
+        average[name] = total / sum(shares)
+    return average
 
 
 def clip_gradients(gradients: Mapping[str, Array], maximum: float) -> State:
@@ -486,9 +483,340 @@ def local_training(
         gradients = {}
         for name, value in current.items():
 
-            def along(candidate: Array, name: str = name, batch: Any = batch) -> float:
-                return loss({**current, name: candidate}, batch)  # noqa: B023
+            def along(
+                candidate: Array, fixed: State = current, name: str = name, batch: Any = batch
+            ) -> float:
+                return loss({**fixed, name: candidate}, batch)
 
             gradients[name] = numerical_gradient(along, value)
         current, buffers = sgd_step(current, gradients, buffers, **options)
     return current
+
+
+# ------------------------------------------------------------------------------------------------------------
+# FedVPT, FedVPT-deep
+# ------------------------------------------------------------------------------------------------------------
+
+
+def vpt_forward(
+    weights: Weights,
+    heads: int,
+    pixels: Array,
+    prompts: Array,
+    head: Array,
+    *,
+    head_bias: Array | None = None,
+    blocks: Sequence[int] | None = None,
+) -> dict[str, Any]:
+    """The forward pass of visual prompt tuning.
+
+    ``prompts [n, d]`` is the shallow form: inserted before block 0 and carried to the end. ``prompts
+    [depth, n, d]`` is the deep form: inserted before the first block and overwritten before every later one.
+    ``blocks`` names the blocks that own a set in the deep form (all of them by default). ``n`` may be 0:
+    Head-Tuning. Returns ``logits [B, C]``, ``cls [B, d]`` after the final norm, and ``tokens`` per block.
+    """
+    deep = np.ndim(prompts) == 3
+    owners = list(range(depth(weights))) if blocks is None else list(blocks)
+    owners = owners if deep else [0]
+    sets = prompts if deep else [prompts]
+    x, tokens = embed(weights, pixels), []
+    for block in range(depth(weights)):
+        if block in owners:
+            index = owners.index(block)
+            if index > 0:
+                x = np.concatenate([x[:, :1], x[:, 1 + len(sets[index]) :]], axis=1)
+            x = insert(x, sets[index])
+        tokens.append(x.shape[1])
+        x = run_block(weights, block, heads, x)
+    cls = final_norm(weights, x)[:, 0]
+    return {"logits": classify(cls, head, head_bias), "cls": cls, "tokens": tokens}
+
+
+# ------------------------------------------------------------------------------------------------------------
+# SGPT (K: groups)
+# ------------------------------------------------------------------------------------------------------------
+
+
+def sgpt_query(weights: Weights, heads: int, pixels: Array, last_block: int | None = None) -> Array:
+    """Queries ``[B, d]``: cls of the bare ViT, final norm, ReLU, length 1.
+
+    ``last_block`` stops after that block (5 for domain-shift data) instead of the last one.
+    """
+    cls = bare_cls(weights, heads, pixels)[-1 if last_block is None else last_block + 1]
+    positive = np.maximum(final_norm(weights, cls), 0.0)
+    return positive / np.linalg.norm(positive, axis=1, keepdims=True)
+
+
+def sgpt_distances(queries: Array, keys: Array, counter: Array | None = None) -> Array:
+    """Distances of ``queries [B, d]`` to ``keys [K, d]``: ``[B, K]``.
+
+    ``1 - cosine``, times ``frequency + 5e-4`` when a non-empty selection ``counter [K]`` is given.
+    """
+    distance = 1.0 - cosine(queries, keys)
+    if counter is not None and np.sum(counter) > 0:
+        distance = distance * (np.asarray(counter) / np.sum(counter) + 5e-4)
+    return distance
+
+
+def sgpt_select(
+    queries: Array, keys: Array, counter: Array | None = None, training: bool = False, majority: bool = False
+) -> NDArray[np.int64]:
+    """The group of every sample ``[B]``: the nearest key; ties take the lowest index.
+
+    Only training looks at the ``counter`` and, with ``majority``, gives the whole batch its commonest group.
+    """
+    chosen = sgpt_distances(queries, keys, counter if training else None).argmin(axis=1)
+    if training and majority:
+        chosen[:] = np.bincount(chosen, minlength=len(keys)).argmax()
+    return chosen
+
+
+def sgpt_forward(
+    weights: Weights,
+    heads: int,
+    pixels: Array,
+    shared: Sequence[Array],
+    groups: Array,
+    head: Array,
+    *,
+    selected: NDArray[Any] | None = None,
+    head_bias: Array | None = None,
+    first_group_block: int = 4,
+) -> dict[str, Any]:
+    """The forward pass of SGPT; prompts are inserted after cls and accumulate.
+
+    ``shared[b] [n_b, d]`` enters before block ``b``. With ``selected [B]`` (stage 2 and test), the token
+    ``groups[j, selected]`` of ``groups [blocks, K, d]`` enters before block ``first_group_block + j``, and
+    the head reads the mean of cls and the group tokens after the final norm. Without (stage 1), the group
+    path is off and the head reads cls. Returns ``logits``, ``features [B, d]`` and ``tokens`` per block.
+    """
+    x, tokens = embed(weights, pixels), []
+    for block in range(depth(weights)):
+        if block < len(shared):
+            x = insert(x, shared[block])
+        group_block = block - first_group_block
+        if selected is not None and 0 <= group_block < len(groups):
+            x = insert(x, groups[group_block, selected][:, None])
+        tokens.append(x.shape[1])
+        x = run_block(weights, block, heads, x)
+    # The group tokens were inserted last, so they stand directly after cls.
+    read = 1 if selected is None else 1 + len(groups)
+    features = final_norm(weights, x)[:, :read].mean(axis=1)
+    return {"logits": classify(features, head, head_bias), "features": features, "tokens": tokens}
+
+
+def sgpt_key_loss(queries: Array, keys: Array, selected: NDArray[Any]) -> float:
+    """The term that stage 2 adds to the cross-entropy: minus the mean cosine to the selected key."""
+    similarity = cosine(queries, keys)
+    return -float(np.mean([similarity[sample, group] for sample, group in enumerate(selected)]))
+
+
+def sgpt_key_mean(keys: Array, counts: Array, threshold: int = 50) -> Array:
+    """Average the clients' ``keys [n, K, d]`` weighted by their ``counts [n, K]`` of each group: ``[K, d]``.
+
+    A group selected at most ``threshold`` times in the round by all clients together is averaged uniformly.
+    """
+    mean = np.zeros(keys.shape[1:])
+    for group in range(keys.shape[1]):
+        total = counts[:, group].sum()
+        for client in range(len(keys)):
+            share = counts[client, group] / total if total > threshold else 1 / len(keys)
+            mean[group] += share * keys[client, group]
+    return mean
+
+
+def sgpt_aggregate(
+    old: Mapping[str, Array],
+    states: Sequence[Mapping[str, Array]],
+    sizes: Sequence[float],
+    counts: Array,
+    counter: Array,
+    momentum: float = 0.5,
+    key_momentum: float = 0.5,
+) -> tuple[State, Array]:
+    """The server step of SGPT; returns the new state and the new selection counter ``[K]``.
+
+    The states hold ``keys [K, d]``, ``groups`` and anything else (shared prompts, head): ``sizes``-weighted
+    means, except the keys (:func:`sgpt_key_mean` with ``counts [n, K]``); groups and keys then keep a share
+    ``momentum`` (``key_momentum``) of their ``old`` value.
+    """
+    new = fedavg(states, sizes)
+    keys = sgpt_key_mean(np.array([state["keys"] for state in states]), counts)
+    new["groups"] = momentum * old["groups"] + (1 - momentum) * new["groups"]
+    new["keys"] = key_momentum * old["keys"] + (1 - key_momentum) * keys
+    return new, np.asarray(counter) + np.asarray(counts).sum(axis=0)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# FedPR
+# ------------------------------------------------------------------------------------------------------------
+
+
+def fedpr_dropped(width: int, ratio: float) -> int:
+    """``floor(width * (1 - ratio))`` in exact arithmetic: floats alone would turn 10 * (1 - 0.8) into 1."""
+    return math.floor(width * (1 - ratio) + 1e-9)
+
+
+def fedpr_projector(
+    prompts: Array, ratio: float | None = 0.8, directions: Array | None = None, normalise: bool = True
+) -> Array:
+    """The projector ``[d, d]`` that a prompt update is multiplied with from the right.
+
+    It removes the row space of the broadcast ``prompts [n, d]`` (leading singular directions first) and then
+    ``directions [m, d]``, made orthogonal to what is already removed, until ``floor(d * (1 - ratio))``
+    directions are gone; ``ratio=None`` removes the row space only. ``normalise`` divides by the
+    Frobenius norm.
+    """
+    width = prompts.shape[1]
+    _, singular, right = np.linalg.svd(prompts, full_matrices=False)
+    row_space = right[singular > 1e-10 * max(singular.max(), 1e-300)]
+    target = len(row_space) if ratio is None else fedpr_dropped(width, ratio)
+    removed: list[Array] = []
+    for vector in [*row_space, *(() if directions is None else directions)]:
+        if len(removed) == target:
+            break
+        rest = np.array(vector, dtype=np.float64)
+        for _ in range(2):  # the second pass removes the rounding error of the first
+            for basis in removed:
+                rest = rest - (rest @ basis) * basis
+        if np.linalg.norm(rest) > 1e-9 * np.linalg.norm(vector):
+            removed.append(rest / np.linalg.norm(rest))
+    if len(removed) < target:
+        raise ValueError(f"{target} directions to remove, only {len(removed)} given")
+    projector = np.eye(width)
+    for basis in removed:
+        projector -= np.outer(basis, basis)
+    return projector / np.linalg.norm(projector) if normalise else projector
+
+
+def fedpr_violations(
+    projector: Array, prompts: Array, ratio: float | None = 0.8, normalise: bool = True
+) -> dict[str, float]:
+    """How far a projector, whatever its extra directions, is from the rules: all values about 0 if right.
+
+    ``symmetry``, ``idempotence`` (after undoing the normalisation), ``rank`` (number of kept directions),
+    ``norm`` (Frobenius norm 1 if normalised, else the root of the kept number) and ``row_space`` (the part of
+    the prompts that survives; only meaningful if the rank of the prompts is at most the number removed).
+    """
+    width = projector.shape[0]
+    dropped = np.linalg.matrix_rank(prompts) if ratio is None else fedpr_dropped(width, ratio)
+    kept = width - int(dropped)
+    plain = projector * math.sqrt(kept) if normalise else projector
+    return {
+        "symmetry": float(np.abs(plain - plain.T).max()),
+        "idempotence": float(np.abs(plain @ plain - plain).max()),
+        "rank": abs(float(np.trace(plain)) - kept),
+        "norm": abs(float(np.linalg.norm(projector)) - (1.0 if normalise else math.sqrt(kept))),
+        "row_space": float(np.abs(prompts @ plain).max()),
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------
+# pFedPG (K: prompts)
+# ------------------------------------------------------------------------------------------------------------
+
+
+def pfedpg_generate(generator: Mapping[str, Array], descriptor: Array) -> Array:
+    """The prompts ``[K, d]`` of a client: the basis plus one cross-attention of the descriptor over it.
+
+    ``generator`` holds ``basis [K, d]``, ``query [d, l_k]``, ``key [d, l_k]``, ``value [d, l_v]`` and
+    ``output [l_v, d]``. ``descriptor`` is ``[d]``, added to all prompts alike, or ``[K, d]``, one row each.
+    """
+    basis = generator["basis"]
+    query = np.atleast_2d(descriptor) @ generator["query"]
+    logits = query @ (basis @ generator["key"]).T / math.sqrt(query.shape[1])
+    return basis + softmax(logits) @ (basis @ generator["value"]) @ generator["output"]
+
+
+def pfedpg_gradient(generator: Mapping[str, Array], descriptor: Array, upstream: Array) -> State:
+    """Gradient of ``sum(upstream * pfedpg_generate(...))`` in the generator's tensors and ``descriptor``.
+
+    ``upstream [K, d]`` is the gradient in the generated prompts; for a client that moved its prompts from
+    ``initial`` to ``final`` it is ``initial - final``.
+    """
+    basis, rows = generator["basis"], np.atleast_2d(descriptor)
+    query, key, value = rows @ generator["query"], basis @ generator["key"], basis @ generator["value"]
+    scale = math.sqrt(query.shape[1])
+    attended = softmax(query @ key.T / scale)
+    d_residual = upstream.sum(axis=0, keepdims=True) if len(rows) == 1 else upstream
+    d_heads = d_residual @ generator["output"].T
+    d_attended = d_heads @ value.T
+    d_logits = attended * (d_attended - (d_attended * attended).sum(axis=1, keepdims=True))
+    d_query, d_key, d_value = d_logits @ key / scale, d_logits.T @ query / scale, attended.T @ d_heads
+    return {
+        "basis": upstream + d_key @ generator["key"].T + d_value @ generator["value"].T,
+        "query": rows.T @ d_query,
+        "key": basis.T @ d_key,
+        "value": basis.T @ d_value,
+        "output": (attended @ value).T @ d_residual,
+        "descriptor": (d_query @ generator["query"].T).reshape(np.shape(descriptor)),
+    }
+
+
+def pfedpg_server_gradient(
+    generator: Mapping[str, Array], descriptors: Array, finals: Mapping[int, Array]
+) -> tuple[State, Array]:
+    """The server's gradient after a round: the mean over the sampled clients.
+
+    ``descriptors [n, d]`` or ``[n, K, d]`` of all clients; ``finals`` maps a sampled client to its prompts
+    ``[K, d]`` after training. Returns the gradients of the generator's tensors and of the descriptors, which
+    are exactly zero for absent clients.
+    """
+    total: State = {name: np.zeros_like(value) for name, value in generator.items()}
+    d_descriptors = np.zeros_like(descriptors)
+    for client, final in finals.items():
+        initial = pfedpg_generate(generator, descriptors[client])
+        gradient = pfedpg_gradient(generator, descriptors[client], initial - final)
+        d_descriptors[client] = gradient["descriptor"] / len(finals)
+        for name in total:
+            total[name] = total[name] + gradient[name] / len(finals)
+    return total, d_descriptors
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Communication
+# ------------------------------------------------------------------------------------------------------------
+
+
+def communication(
+    method: str,
+    classes: int = 100,
+    width: int = 768,
+    *,
+    prompts: int | None = None,
+    depth: int = 12,
+    shared: int = 4,
+    groups: int = 20,
+    group_blocks: int = 3,
+    mixed_layers: int = 3,
+    held_classes: int | None = None,
+    sparse_prompts: bool = False,
+    head_bias: bool = False,
+) -> dict[str, int]:
+    """Numbers that travel per client and round, ``{"down", "up", "down_counts", "up_counts"}``.
+
+    ``method`` is one of head, fedvpt, fedvpt_deep, fedpr, sgpt, pfedpg, ppt, pep. ``prompts`` defaults to 1
+    (10 for fedpr and pfedpg). For pep, ``held_classes`` makes the centroids sparse (only classes the client
+    holds), and ``sparse_prompts`` the uploaded class prompts too. The counts are integers, sent by sgpt only
+    and listed separately.
+    """
+    count = (10 if method in ("fedpr", "pfedpg") else 1) if prompts is None else prompts
+    head = classes * width + (classes if head_bias else 0)
+    vectors = {
+        "head": 0,
+        "fedvpt": count,
+        "fedvpt_deep": depth * count,
+        "fedpr": count,
+        "sgpt": shared + group_blocks * groups + groups,
+        "ppt": 0,
+    }
+    if method == "pfedpg":
+        down = up = count * width
+    elif method == "pep":
+        held = classes if held_classes is None else held_classes
+        down = head + (count + classes + mixed_layers * classes) * width
+        up = head + (count + (held if sparse_prompts else classes) + mixed_layers * held) * width
+    else:
+        down = up = head + vectors[method] * width
+    counts = groups if method == "sgpt" else 0
+    return {"down": down, "up": up, "down_counts": counts, "up_counts": counts}
