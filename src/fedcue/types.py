@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor
 
 Tensors = Mapping[str, Tensor]
 """Named tensors; the names are the paper's nouns (``head``, ``shared_prompts``, ``prototypes``)."""
+
+Kind = Literal["shared", "own", "class_sums", "class_counts"]
+"""What an uploaded tensor is: a trained copy of one that all clients were sent, or that only this
+client was sent; or statistics of the client's images by class."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -29,6 +29,15 @@ class Sums:
     def total(self, name: str) -> Tensor:
         """Return the sum of the tensor ``name`` in float32."""
         return self.tensors[name].float()
+
+
+class Combine(Protocol):
+    """From updates to sums: ``sum_updates``, or a rule that stands in for it."""
+
+    def __call__(
+        self, updates: Iterable[Update], weighting: Weighting = "uniform", plain: tuple[str, ...] = ()
+    ) -> Sums:
+        """Return the sums a method takes its means and totals from."""
 
 
 def sum_updates(

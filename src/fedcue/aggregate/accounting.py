@@ -1,0 +1,96 @@
+"""What a run has spent of its privacy budget, by Google's dp-accounting.
+
+The unit is one training record; neighbouring federations differ in one record of one client, which
+is replaced by any other (replace-one). Every release is a Gaussian mechanism whose noise is
+``noise`` times the most that one record can change it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedcue.errors import ConfigError
+
+ORDERS = (*(1 + step / 10 for step in range(1, 100)), *range(11, 65))
+"""Renyi orders over which the accountant takes the best bound."""
+
+
+@dataclass
+class Ledger:
+    """How often each client released something, or what secret samples were drawn.
+
+    If it is known who takes part in which round, a record is touched only by the releases of its
+    own client, and the client with most of them bounds all. If the sample of ``sample`` out of
+    ``clients`` is secret, every round touches every record with that probability. This second
+    account needs releases that are bounded for a whole client and not only for one record, since
+    it compares rounds with and without the client: it holds for clipped updates, not for class sums.
+    """
+
+    sample: int | None = None
+    clients: int = 0
+    rounds: int = 0
+    releases: Counter[int] = field(default_factory=Counter)
+
+    def add(self, clients: Iterable[int], releases: int) -> None:
+        """Record a round (or the warm start) in which each of ``clients`` releases so many times."""
+        self.rounds += 1
+        for client in clients:
+            self.releases[client] += releases
+
+    def copy(self) -> Ledger:
+        """Return a ledger to plan with."""
+        return Ledger(self.sample, self.clients, self.rounds, Counter(self.releases))
+
+    @property
+    def most(self) -> int:
+        """Releases of the client with most of them."""
+        return max(self.releases.values(), default=0)
+
+    def event(self, noise: float) -> Any:
+        """Return everything released so far as one event of dp-accounting."""
+        dp = _accounting()
+        gaussian = dp.GaussianDpEvent(noise)
+        if self.sample is None:
+            return dp.SelfComposedDpEvent(gaussian, self.most)
+        sampled = dp.SampledWithoutReplacementDpEvent(self.clients, self.sample, gaussian)
+        return dp.SelfComposedDpEvent(sampled, self.rounds)
+
+    def epsilon(self, noise: float, delta: float) -> float:
+        """Return the epsilon spent so far at ``delta``."""
+        if not self.most:
+            return 0.0
+        accountant = _accountant()
+        accountant.compose(self.event(noise))
+        return float(accountant.get_epsilon(delta))
+
+
+def calibrate(event: Callable[[float], Any], epsilon: float, delta: float) -> float:
+    """Return the least noise multiplier with which ``event`` spends no more than ``epsilon``."""
+    return float(_accounting().calibrate_dp_mechanism(_accountant, event, epsilon, delta, tol=1e-4))
+
+
+def version() -> str:
+    """Return name and version of the accountant."""
+    from importlib.metadata import version as installed
+
+    return f"dp-accounting {installed('dp-accounting')}, Renyi"
+
+
+def _accountant() -> Any:
+    dp = _accounting()
+    relation = dp.NeighboringRelation.REPLACE_ONE
+    return importlib.import_module("dp_accounting.rdp").RdpAccountant(ORDERS, relation)
+
+
+def _accounting() -> Any:
+    try:
+        return importlib.import_module("dp_accounting")
+    except ImportError as error:
+        raise ConfigError(
+            "privacy=dp needs the package dp-accounting, which is not installed. "
+            "Give pip install 'fedcue[privacy]', or privacy=none."
+        ) from error

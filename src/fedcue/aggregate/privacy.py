@@ -1,0 +1,190 @@
+"""What is done to updates before they leave a client, and to their sums at the server.
+
+``none`` does nothing. ``paper`` adds the noise of the PEP-FedPT paper to centroids, which is noise
+injection and not differential privacy. ``dp`` is differentially private for one training record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Generator, Tensor
+
+from fedcue.aggregate.mean import Combine, Sums, Weighting
+from fedcue.aggregate.prototypes import CentroidSums
+from fedcue.aggregate.statistics import ClippedSums, PaperSums, gaussian
+from fedcue.errors import ConfigError
+from fedcue.registry import Options
+from fedcue.types import Kind, Tensors, Update
+
+Kinds = Mapping[str, Kind]
+
+
+class Privacy(Options):
+    """No protection, and the base of the others: every step passes on what it was given."""
+
+    name: ClassVar[str] = "none"
+
+    def check(self, method: str, uploads: Iterable[str], kinds: Kinds) -> None:
+        """Raise a ``ConfigError`` if what the method uploads cannot be protected."""
+
+    def class_sums(self, classes: int, generator: Generator) -> CentroidSums:
+        """Return what a client gathers its class statistics with."""
+        return CentroidSums(classes)
+
+    def leave(self, update: Update, reference: Tensors, kinds: Kinds, generator: Generator) -> Update:
+        """Return the update as it leaves the client, which was sent ``reference``."""
+        return update
+
+    def combiner(self, combine: Combine, reference: Tensors, kinds: Kinds, generator: Generator) -> Combine:
+        """Return how the server combines updates."""
+        return combine
+
+
+class PaperNoise(Privacy):
+    """The paper's Laplace noise on centroids: noise injection, not differential privacy."""
+
+    name: ClassVar[str] = "paper"
+
+    epsilon: float = Field(default=0.2, gt=0, description="the paper's symbol; no guarantee goes with it")
+
+    def check(self, method: str, uploads: Iterable[str], kinds: Kinds) -> None:
+        """Refuse methods that send no centroids."""
+        if not {"class_sums", "class_counts"} & set(kinds.values()):
+            raise ConfigError(
+                f"privacy=paper adds noise to class prototypes, but {method} sends none. "
+                "Give method=pep, or privacy=none or dp."
+            )
+
+    def class_sums(self, classes: int, generator: Generator) -> CentroidSums:
+        """Return centroids that get Laplace noise."""
+        return PaperSums(classes, self.epsilon, generator)
+
+
+class DifferentialPrivacy(Privacy):
+    """Gaussian noise on clipped changes and on clipped class sums and counts of all classes.
+
+    All changes of a client are one vector of length ``clip`` at most, so that another record moves
+    it by at most ``2 * clip``. Sums over ``L`` layers move by ``2 * sqrt(L) * radius``. Counts are
+    scaled so that they move with the sums by no more than that: see ``sensitivity``.
+    """
+
+    name: ClassVar[str] = "dp"
+
+    where: Literal["central", "local"] = Field(
+        default="central", description="noise by a trusted server, or by each client"
+    )
+    max_epsilon: float = Field(default=8.0, gt=0, description="a run that would spend more is refused")
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    noise: float | None = Field(
+        default=None, gt=0, description="times the sensitivity (default: as max_epsilon needs)"
+    )
+    clip: float = Field(default=1.0, gt=0, description="longest change of a client")
+    radius: float = Field(default=1.0, gt=0, description="longest cls token in a layer")
+    count_threshold: float | None = Field(
+        default=None, ge=0, description="classes counted below it are dropped (default: 3 deviations)"
+    )
+    sample: Literal["known", "secret"] = Field(
+        default="known", description="secret: nobody but the server learns who takes part"
+    )
+
+    def check(self, method: str, uploads: Iterable[str], kinds: Kinds) -> None:
+        """Refuse tensors of unknown sensitivity, and samples that cannot be kept secret."""
+        open_ones = [name for name in uploads if name not in kinds]
+        if open_ones:
+            raise ConfigError(
+                f"privacy=dp cannot protect {method}: it uploads {', '.join(open_ones)}, of which no "
+                "sensitivity is declared. Give another method, or privacy=none."
+            )
+        if self.where == "central" and "own" in kinds.values():
+            raise ConfigError(
+                f"privacy.where=central adds noise to a mean of updates, and {method} takes none. "
+                "Give privacy.where=local."
+            )
+        if self.sample == "secret" and (self.where == "local" or "class_sums" in kinds.values()):
+            raise ConfigError(
+                "privacy.sample=secret holds for clipped updates at a trusted server only: with "
+                f"privacy.where={self.where} and method {method} what is released tells who took part. "
+                "Give privacy.sample=known."
+            )
+
+    def class_sums(self, classes: int, generator: Generator) -> CentroidSums:
+        """Return sums of clipped vectors."""
+        return ClippedSums(classes, self.radius)
+
+    def leave(self, update: Update, reference: Tensors, kinds: Kinds, generator: Generator) -> Update:
+        """Clip, add noise if no server is trusted, and keep the training loss at the client."""
+        tensors = clipped(update, reference, kinds, self.clip).tensors
+        if self.where == "local":
+            tensors = self._noisy(tensors, kinds, generator)
+        sent = {name: tensor.to(update.tensors[name].dtype) for name, tensor in tensors.items()}
+        return replace(update, tensors=sent, loss=None)
+
+    def combiner(self, combine: Combine, reference: Tensors, kinds: Kinds, generator: Generator) -> Combine:
+        """Add noise to the sums, if the server is trusted; then drop classes that are rare or absent."""
+
+        def noisy(
+            updates: Iterable[Update], weighting: Weighting = "uniform", plain: tuple[str, ...] = ()
+        ) -> Sums:
+            if self.where == "local":
+                sums = combine(updates, weighting, plain)
+            else:
+                bounded = (clipped(update, reference, kinds, self.clip) for update in updates)
+                sums = combine(bounded, weighting, plain)
+                sums.tensors = self._noisy(sums.tensors, kinds, generator)
+            self._drop_rare(sums, kinds)
+            return sums
+
+        return noisy
+
+    def sensitivity(self, kind: Kind, tensor: Tensor) -> float:
+        """Return how far one record moves a tensor of this kind, in units of its noise.
+
+        Class sums and counts are released as one vector. A record that stays in its class moves
+        the sums by ``2 sqrt(L) radius`` and no count; one that changes class moves the sums by
+        ``sqrt(2 L) radius`` and two counts by one, so ``sqrt(2)``. Divided by ``2 sqrt(L) radius``
+        and by 2 both move the whole by at most 1.
+        """
+        if kind == "class_sums":
+            return 2 * math.sqrt(len(tensor)) * self.radius
+        return 2.0 if kind == "class_counts" else 2 * self.clip
+
+    def _noisy(self, tensors: Tensors, kinds: Kinds, generator: Generator) -> dict[str, Tensor]:
+        assert self.noise is not None, "the noise is settled before the first client is asked"
+        return {
+            name: tensors[name].double()
+            + gaussian(tensors[name], self.noise * self.sensitivity(kinds[name], tensors[name]), generator)
+            for name in sorted(tensors)
+        }
+
+    def _drop_rare(self, sums: Sums, kinds: Kinds) -> None:
+        """Set sums and counts to zero where the noisy count says nothing; afterthought, so free."""
+        assert self.noise is not None, "the noise is settled before the first client is asked"
+        counts = next((sums.tensors[name] for name in sums.tensors if kinds[name] == "class_counts"), None)
+        if counts is None:
+            return
+        draws = sums.updates if self.where == "local" else 1
+        usual = 3 * 2 * self.noise * math.sqrt(draws)
+        kept = counts >= (usual if self.count_threshold is None else self.count_threshold)
+        for name, tensor in sums.tensors.items():
+            if kinds[name] == "class_counts":
+                sums.tensors[name] = torch.where(kept, tensor, 0.0)
+            elif kinds[name] == "class_sums":
+                sums.tensors[name] = torch.where(kept[:, None], tensor, 0.0)
+
+
+def clipped(update: Update, reference: Tensors, kinds: Kinds, bound: float) -> Update:
+    """Shorten the change of all trained tensors together to ``bound``; the rest stays as it is."""
+    names = [name for name in update.tensors if kinds[name] in ("shared", "own")]
+    start = {name: reference[name].double() for name in names}
+    changes = {name: update.tensors[name].double() - start[name] for name in names}
+    length = math.sqrt(sum(float(change.square().sum()) for change in changes.values()))
+    factor = min(1.0, bound / length) if length else 1.0
+    return replace(
+        update, tensors={**update.tensors, **{name: start[name] + factor * changes[name] for name in names}}
+    )
