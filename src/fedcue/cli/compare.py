@@ -53,7 +53,7 @@ def compare(
 
     Finished runs are not repeated and stopped ones go on, so the same command shows the table again.
 
-    Examples:
+    For example:
 
       fedcue compare --methods pep,fedvpt --seeds 0,1,2
 
@@ -113,6 +113,9 @@ def rich_table(table: Table) -> RichTable:
 
 def print_wide(console: Console, table: RichTable) -> None:
     """Print a table at its full width, however narrow the terminal is, and an empty line."""
-    width = console.measure(table, options=console.options.update(width=10_000)).maximum
-    console.print(table, width=width, crop=False, highlight=False)
+    before = console.width
+    console.width = 10_000
+    console.width = max(before, console.measure(table).maximum)
+    console.print(table, highlight=False)
+    console.width = before
     console.print()

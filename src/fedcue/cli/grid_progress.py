@@ -42,8 +42,10 @@ class GridProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the display away."""
+        """Take the display away; say how to go on if the user stopped it."""
         self.progress.stop()
+        if kind is KeyboardInterrupt:
+            self._say("stopped; the same command goes on from here")
 
     def planned(self, jobs: Sequence[Job], todo: Sequence[Job]) -> None:
         """Say how much there is to do."""

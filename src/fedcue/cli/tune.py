@@ -35,7 +35,7 @@ def tune(
 
     Every method is given the same grid. The result is a recipe, tuned.toml, for compare and run.
 
-    Example:
+    For example:
 
       fedcue tune --methods pep,fedvpt --grid training.prompt_lr=0.03,0.1,0.3 --grid training.epochs=1,5
     """

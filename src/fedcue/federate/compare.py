@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 import tomli_w
 
 from fedcue.config import dump, resolve
-from fedcue.errors import FedcueError, RunFolderError
+from fedcue.errors import FedcueError, Interrupted, RunFolderError
 from fedcue.federate.federation import Federation
 from fedcue.federate.grid import Job, show
 from fedcue.federate.run import run
@@ -89,7 +89,7 @@ def difference(job: Job) -> str:
     except (OSError, ValueError, RecursionError):
         return "it has no readable config.toml"
     asked = tomllib.loads(tomli_w.dumps(dump(job.config)))
-    there, asked = ({k: v for k, v in _flat(table)} for table in (there, asked))
+    there, asked = (dict(_flat(table)) for table in (there, asked))
     for key in [*asked, *there]:
         if there.get(key) != asked.get(key) and key.partition(".")[0] not in NO_EFFECT:
             return f"there {key}={show(there.get(key))}, asked for {key}={show(asked.get(key))}"
@@ -212,7 +212,7 @@ def _work(settings: dict[str, Any], folder: str, flags: dict[str, bool], connect
         connection.send(("end", None))
     except FedcueError as error:
         connection.send(("end", str(error)))
-    except (KeyboardInterrupt, BrokenPipeError):
+    except (KeyboardInterrupt, Interrupted, BrokenPipeError):
         sys.exit(1)
     except Exception as error:
         log = Path(f"{folder}.error.txt")

@@ -70,7 +70,8 @@ class Grid:
         for key in (*self.overrides, *self.values):
             if key in RESERVED:
                 raise ConfigError(f"{key}= cannot be set in a grid. Give --methods and --seeds instead.")
-        jobs, problems = [], {}
+        jobs: list[Job] = []
+        problems: dict[str, str] = {}
         for method, changes, seed in itertools.product(self.methods, product_of(self.values), self.seeds):
             overrides = {"method": method, **self.overrides, **changes, "seed": seed}
             folder = out / folder_name(method, changes, seed)

@@ -1,0 +1,175 @@
+"""What finished runs amount to: means and spreads over seeds, cost to a target, paired differences."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from scipy.stats import t as student  # type: ignore[import-untyped]
+
+from fedcue.errors import RunFolderError
+from fedcue.record.folder import read_metrics
+
+ACCURACIES = ("mean_accuracy", "worst_accuracy", "heldout_mean_accuracy")
+TRAFFIC = ("upload_floats", "download_floats", "upload_bytes", "download_bytes")
+COSTS = (*TRAFFIC, "rounds_to_target", "floats_to_target", "client_floats_to_target", "seconds")
+MEASURES = (*ACCURACIES, *COSTS)
+
+
+@dataclass(frozen=True)
+class RunNumbers:
+    """One run: its seed and every measure, None where there is none."""
+
+    folder: Path
+    seed: int
+    values: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One measure over seeds; runs without a value (a target never reached) are left out and counted."""
+
+    values: tuple[float | None, ...]
+
+    @property
+    def known(self) -> list[float]:
+        """The values there are."""
+        return [value for value in self.values if value is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of the values there are."""
+        return fmean(self.known) if self.known else None
+
+    @property
+    def std(self) -> float | None:
+        """The sample standard deviation (n - 1), from two values on."""
+        return stdev(self.known) if len(self.known) > 1 else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run has a value."""
+        return bool(self.values) and None not in self.values
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a method (with changed settings, if any) over its seeds."""
+
+    method: str
+    variant: str
+    runs: tuple[RunNumbers, ...]
+
+    @property
+    def label(self) -> str:
+        """What the line is called."""
+        return f"{self.method} {self.variant}".strip()
+
+    def measure(self, name: str) -> Measure:
+        """Return one measure over the seeds."""
+        return Measure(tuple(run.values[name] for run in self.runs))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Paired differences of one measure to a reference over the seeds both have."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean difference."""
+        return fmean(self.values)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % confidence interval (Student's t over seeds), from two seeds on."""
+        count = len(self.values)
+        if count < 2:
+            return None
+        half = float(student.ppf(0.975, count - 1)) * stdev(self.values) / math.sqrt(count)
+        return self.mean - half, self.mean + half
+
+
+def read_rows(groups: Mapping[tuple[str, str], Sequence[Path]], target: float) -> list[Row]:
+    """Read the run folders of each method and variant."""
+    return [
+        Row(method, variant, tuple(read_run(folder, target) for folder in folders))
+        for (method, variant), folders in groups.items()
+    ]
+
+
+def read_run(folder: Path, target: float) -> RunNumbers:
+    """Read one finished run."""
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        seed = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))["seed"]
+        rounds = read_metrics(folder)
+        values = {name: summary[name] for name in (*ACCURACIES, "seconds")}
+        values |= _per_visit(rounds) | _to_target(rounds, summary, target)
+        return RunNumbers(folder, int(seed), {name: _number(values[name]) for name in MEASURES})
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RunFolderError(
+            f"{folder} is not a finished run that can be read ({type(error).__name__}: {error}). "
+            "Delete the folder and run it again."
+        ) from error
+
+
+def _number(value: Any) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a number")
+    return None if value is None else float(value)
+
+
+def _per_visit(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return what one client sends and receives in one round, warm start apart."""
+    visits = sum(len(record["clients"]) for record in rounds)
+    return {name: sum(r[name] for r in rounds) / visits if visits else None for name in TRAFFIC}
+
+
+def _to_target(
+    rounds: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], target: float
+) -> dict[str, float | None]:
+    """Return rounds and floats until mean accuracy first reaches the target.
+
+    Floats go both ways: those of all clients and the warm start, and those of one client in each round.
+    """
+    total, client = float(summary["warm_up_upload_floats"]), 0.0
+    for record in rounds:
+        floats = record["upload_floats"] + record["download_floats"]
+        total += floats
+        client += floats / len(record["clients"])
+        if record.get("mean_accuracy") is not None and record["mean_accuracy"] >= target:
+            reached = (record["round"], total, client)
+            break
+    else:
+        reached = (None, None, None)
+    names = ("rounds_to_target", "floats_to_target", "client_floats_to_target")
+    return dict(zip(names, reached, strict=True))
+
+
+def reference_of(row: Row, rows: Sequence[Row]) -> Row:
+    """Return what a line is compared with: PEP (or the first method) with the same changed settings."""
+    methods = [other.method for other in rows]
+    if len(set(methods)) == 1:
+        return rows[0]
+    chosen = "pep" if "pep" in methods else methods[0]
+    return next(other for other in rows if (other.method, other.variant) == (chosen, row.variant))
+
+
+def differences(row: Row, reference: Row) -> dict[str, Difference]:
+    """Return the line's paired differences to the reference in each accuracy both have."""
+    theirs = {run.seed: run.values for run in reference.runs}
+    found = {}
+    for name in ACCURACIES:
+        pairs = [(run.values[name], theirs[run.seed][name]) for run in row.runs if run.seed in theirs]
+        values = tuple(ours - other for ours, other in pairs if ours is not None and other is not None)
+        if values:
+            found[name] = Difference(values)
+    return found
