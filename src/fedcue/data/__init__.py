@@ -5,7 +5,6 @@ from __future__ import annotations
 from fedcue.data.client import ClientData, drop_images, make_clients
 from fedcue.data.dataset import DataOptions, Dataset, ImageSource
 from fedcue.data.partition import Partition, PartitionOptions
-from fedcue.data.store import PixelStore, decode_images
 
 __all__ = [
     "ClientData",
@@ -14,8 +13,6 @@ __all__ = [
     "ImageSource",
     "Partition",
     "PartitionOptions",
-    "PixelStore",
-    "decode_images",
     "drop_images",
     "make_clients",
 ]
