@@ -68,10 +68,10 @@ class FedPR(Method):
     def step_filter(self, download: Download) -> StepFilter:
         """Return the projection of the optimiser's changes, after momentum, clipping and decay."""
         prompts = download.tensors["shared_prompts"]
-        count = 0 if self.ratio is None else math.floor(prompts.shape[1] * (1 - self.ratio))
+        width = prompts.shape[1]
+        count = 0 if self.ratio is None else math.floor(width * (1 - self.ratio) + 1e-9)
         dropped = dropped_directions(prompts, count, torch_rng(download.seed, "fedpr"))
-        rank = prompts.shape[1] - dropped.shape[1]
-        scale = math.sqrt(rank) if self.normalise_projector else 1.0
+        scale = math.sqrt(width - dropped.shape[1]) if self.normalise_projector else 1.0
 
         def project(name: str, change: Tensor) -> Tensor:
             if name != "shared_prompts":
