@@ -24,6 +24,9 @@ NAMED: dict[str, Registry | None] = {
 RECIPE_ONLY = ("scale", "per_method", "compare", "paper", "description", "profile", "environment")
 """Keys of a recipe file that choose settings or describe it, and are not settings themselves."""
 
+NOT_INHERITED = ("description", "compare", "paper")
+"""Keys that a recipe built on another one (``base = "NAME"``) does not take over from it."""
+
 
 class Backbone(Options):
     """Which frozen ViT."""
@@ -112,15 +115,25 @@ def load(recipe: str | Path = "default", overrides: Iterable[str] = ()) -> RunCo
     return resolve(settings, parse(overrides), name)
 
 
-def read_recipe(recipe: str | Path) -> tuple[str, dict[str, Any]]:
-    """Return a recipe's name and its raw contents."""
+def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, dict[str, Any]]:
+    """Return a recipe's name and its raw contents, merged over those of its ``base`` if it has one."""
     path = recipes().get(str(recipe), Path(recipe))
     if not path.is_file():
         raise ConfigError(unknown("recipe", str(recipe), recipes()) + " A path to a TOML file works too.")
+    if path.resolve() in above:
+        raise ConfigError(f"Recipe {path} is built on itself. Give base another recipe, or leave it out.")
     try:
-        return path.stem, tomllib.loads(path.read_text(encoding="utf-8"))
+        own = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
         raise ConfigError(f"Recipe {path} is not readable TOML: {error}") from error
+    if "base" not in own:
+        return path.stem, own
+    base = str(own.pop("base"))
+    found = base if base in recipes() else path.parent / base
+    _, settings = read_recipe(found, (*above, path.resolve()))
+    merged = {key: value for key, value in settings.items() if key not in NOT_INHERITED}
+    merge(merged, {key: value for key, value in own.items() if key not in NOT_INHERITED})
+    return path.stem, merged | {key: own[key] for key in NOT_INHERITED if key in own}
 
 
 def resolve(
@@ -152,7 +165,7 @@ def _choice(kind: str, name: Any, tables: Mapping[str, Any]) -> Mapping[str, Any
 
 
 def merge(into: dict[str, Any], settings: Mapping[str, Any]) -> None:
-    """Merge dotted or nested settings; a new name in a named section drops the old one's options."""
+    """Merge dotted or nested settings; a new method, dataset or partition drops the old one's options."""
     for dotted, value in settings.items():
         first, _, rest = dotted.partition(".")
         if not rest and first in NAMED and not isinstance(value, Mapping):
@@ -162,7 +175,8 @@ def merge(into: dict[str, Any], settings: Mapping[str, Any]) -> None:
         if isinstance(value, Mapping):
             old = into.get(first)
             section = dict(old) if isinstance(old, Mapping) else {}
-            if first in NAMED and value.get("name", section.get("name")) != section.get("name"):
+            new_name = value.get("name", section.get("name")) != section.get("name")
+            if NAMED.get(first) is not None and new_name:
                 section = {}
             merge(section, value)
             into[first] = section

@@ -107,8 +107,37 @@ def test_a_dumped_configuration_is_a_recipe_for_the_same_run(tmp_path: Path) -> 
 def test_every_recipe_is_valid_at_every_scale_and_says_how_to_run_it(name: str) -> None:
     text = recipes()[name].read_text()
     assert text.splitlines()[0].startswith("# fedcue "), "line 1 is the command that runs it"
-    raw = tomllib.loads(text)
-    assert raw["description"]
-    for scale in [None, *raw.get("scale", {})]:
-        resolve(raw, {"scale": scale} if scale else {}, name)
-    assert read_recipe(name)[0] == name
+    assert tomllib.loads(text)["description"]
+    found, settings = read_recipe(name)
+    for scale in [None, *settings.get("scale", {})]:
+        resolve(settings, {"scale": scale} if scale else {}, name)
+    assert found == name
+
+
+def test_a_recipe_can_build_on_another_one(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        'base="default"\nrounds=3\n[partition]\nname="iid"\nclients=4\n[compare]\nmethods=["pep"]\n'
+    )
+    name, settings = read_recipe(recipe)
+    assert (name, settings["compare"]) == ("r", {"methods": ["pep"]})
+    assert "description" not in settings
+    config = load(recipe)
+    assert (config.rounds, config.partition.clients, config.training.prompt_lr) == (3, 4, 0.1)
+    (tmp_path / "s.toml").write_text('base="r.toml"\nrounds=2\n')
+    assert load(tmp_path / "s.toml").partition.clients == 4
+
+
+def test_a_recipe_that_builds_on_itself_or_on_nothing_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('base="b.toml"')
+    (tmp_path / "b.toml").write_text('base="a.toml"')
+    with pytest.raises(ConfigError, match="built on itself"):
+        load(tmp_path / "a.toml")
+    (tmp_path / "c.toml").write_text('base="nothing"')
+    with pytest.raises(ConfigError, match="Unknown recipe"):
+        load(tmp_path / "c.toml")
+
+
+def test_another_backbone_keeps_the_image_size() -> None:
+    config = load("default", ["backbone.image_size=128", "backbone=FOLDER"])
+    assert (config.backbone.name, config.backbone.image_size) == ("FOLDER", 128)
