@@ -97,11 +97,14 @@ class Dataset:
 
     def take(self, indices: Indices) -> Dataset:
         """Return the dataset of these images only, renumbered in the given order."""
+        images = Selection(self.images, indices)
+        if isinstance(self.images, Selection):  # one step, however often images are taken
+            images = Selection(self.images.source, self.images.indices[indices])
         return replace(
             self,
             labels=self.labels[indices],
             is_test=self.is_test[indices],
-            images=Selection(self.images, indices),
+            images=images,
             domains=None if self.domains is None else self.domains[indices],
             owners=None if self.owners is None else self.owners[indices],
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -43,7 +45,8 @@ def decode(
 
 def upright_rgb(image: Image.Image) -> Image.Image:
     """Return the image in RGB, turned as its EXIF orientation says, transparency laid over white."""
-    image = ImageOps.exif_transpose(image)
+    with suppress(Exception):  # a damaged EXIF block says nothing about the pixels
+        image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):  # 16 bits per pixel, which Pillow would clip at 255
         wide = np.asarray(image).astype(np.float64)
         image = Image.fromarray(np.clip(np.round(wide / 257), 0, 255).astype(np.uint8))

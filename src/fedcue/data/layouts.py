@@ -164,12 +164,16 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "").replace(" ", "").replace("-", "")
 
 
-def _read_inaturalist(place: Path, description: Description) -> Dataset:
-    """Read the user split: the csv names user, image and class; the images lie anywhere below.
+def _find_inaturalist(root: Path, description: Description) -> Path | None:
+    return root if _find_file(_INATURALIST_CSV)(root, description) else None
+
+
+def _read_inaturalist(root: Path, description: Description) -> Dataset:
+    """Read the user split: the csv names user, image and class; the images lie anywhere below the root.
 
     The test images of the original split have no users, so each user's own images are split instead.
     """
-    root = place.parent if not any(folders.images(path) for path in folders.folders(place)) else place
+    place = _find_file(_INATURALIST_CSV)(root, description) or root
     paths = {path.stem: path for path in folders.images(root)}
     with (place / _INATURALIST_CSV).open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -209,8 +213,8 @@ LAYOUTS = {
     ),
     "domain-folders": Layout("folders DOMAIN/CLASS/x.jpg", _find_domain_folders, _read_domain_folders),
     "inaturalist": Layout(
-        f"{_INATURALIST_CSV} with the images below the same folder",
-        _find_file(_INATURALIST_CSV),
+        f"{_INATURALIST_CSV}, in the folder or one below, with the images anywhere below",
+        _find_inaturalist,
         _read_inaturalist,
     ),
 }

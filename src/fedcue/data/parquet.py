@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -19,6 +20,7 @@ from fedcue.errors import DataError, unknown
 
 TEST_SPLITS = ("test", "valid", "validation", "val")
 _BATCH = 64
+_SHARD = re.compile(r"(?P<start>.+)-\d{5}-of-(?P<number>\d{5})(?P<rest>.*)")
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ def find_splits(
             f"{folder} has no Parquet file of the split {train_split!r} (found: "
             f"{', '.join(sorted(filter(None, by_split))) or 'none'}). Give the folder with the train files."
         )
+    _require_all_shards([*train, *test])
     return {"train": train, "test": test}
 
 
@@ -149,6 +152,21 @@ def _split_name(file: Path, folder: Path) -> str:
     names = [file.stem, *(parent.name for parent in file.relative_to(folder).parents)]
     words = [name.replace(".", "-").replace("_", "-").split("-")[0] for name in names]
     return next((word for word in words if word in ("train", *TEST_SPLITS)), "")
+
+
+def _require_all_shards(files: Sequence[Path]) -> None:
+    """Refuse ``train-00000-of-00002.parquet`` without its second half."""
+    names = {file.name for file in files}
+    for name in names:
+        shard = _SHARD.fullmatch(name)
+        if shard:
+            start, number, rest = shard["start"], int(shard["number"]), shard["rest"]
+            expected = [f"{start}-{part:05d}-of-{number:05d}" for part in range(number)]
+            missing = [stem for stem in expected if not any(found.startswith(stem) for found in names)]
+            if missing:
+                raise DataError(
+                    f"{missing[0]}{rest} is missing next to {name}. Fetch it, or all of them again."
+                )
 
 
 def _require_columns(file: Path, columns: Sequence[str]) -> None:

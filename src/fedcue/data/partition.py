@@ -33,6 +33,12 @@ class Partition:
         """Return the number of clients."""
         return len(self.train)
 
+    def class_counts(self, dataset: Dataset, part: Literal["train", "test"] = "train") -> Indices:
+        """Count the images of each class that every client has, ``[clients, classes]``."""
+        parts = self.train if part == "train" else self.test
+        number = len(dataset.classes)
+        return np.stack([np.bincount(dataset.labels[indices], minlength=number) for indices in parts])
+
 
 class PartitionOptions(Options):
     """Base of every partition."""

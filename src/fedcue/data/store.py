@@ -81,5 +81,5 @@ def _allocate(shape: tuple[int, ...], cache_bytes: int, cache_folder: Path | Non
 
 
 def _shared(tensor: Tensor) -> Tensor:
-    tensor.share_memory_()  # type: ignore[no-untyped-call]
+    tensor.share_memory_()
     return tensor

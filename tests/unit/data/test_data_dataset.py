@@ -116,3 +116,11 @@ def test_every_dataset_refuses_unknown_keys_and_bad_values(name: str) -> None:
         options(test_share=1.0)  # type: ignore[call-arg]
     with pytest.raises(ValidationError):
         options(imbalance=0.5)  # type: ignore[call-arg]
+
+
+def test_taking_twice_reads_the_same_images() -> None:
+    whole = Digits().read()
+    part = whole.take(np.array([5, 9, 2])).take(np.array([2, 0]))
+    assert part.images.content(0) == whole.images.content(2)
+    assert part.images.describe(1) == whole.images.describe(5)
+    assert part.labels.tolist() == whole.labels[[2, 5]].tolist()

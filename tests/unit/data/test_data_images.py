@@ -65,6 +65,17 @@ def test_exif_orientation_turns_the_picture(tmp_path: Path) -> None:
     assert turned[:, -1].mean() < 5
 
 
+def test_a_damaged_orientation_does_not_lose_the_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(image: Image.Image) -> Image.Image:
+        raise SyntaxError("not a TIFF header")
+
+    monkeypatch.setattr("PIL.ImageOps.exif_transpose", fail)
+    path = save_picture(tmp_path / "x.png", 1)
+    assert np.array_equal(decode(FileImages([path]), 0, 6).transpose(1, 2, 0), np.asarray(picture(1)))
+
+
 def test_resizing_is_bicubic_and_goes_straight_to_the_square(tmp_path: Path) -> None:
     path = tmp_path / "x.png"
     image = picture(1, 32).crop((0, 0, 32, 20))

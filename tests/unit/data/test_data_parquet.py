@@ -140,3 +140,13 @@ def test_integers_without_names_become_consecutive_classes(tmp_path: Path) -> No
     dataset = Parquet(root=tmp_path).read()
     assert dataset.classes == ("10", "30")
     assert np.array_equal(dataset.labels, [1, 0, 1])
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    for number in (0, 2):
+        file = tmp_path / f"train-{number:05d}-of-00003-0a1b.parquet"
+        write_parquet(file, {"label": [0]}, [encoded(number)])
+    with pytest.raises(DataError, match=r"train-00001-of-00003\S* is missing"):
+        Parquet(root=tmp_path).read()
+    write_parquet(tmp_path / "train-00001-of-00003-9f9f.parquet", {"label": [0]}, [encoded(1)])
+    assert len(Parquet(root=tmp_path).read()) == 3

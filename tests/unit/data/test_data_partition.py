@@ -28,13 +28,9 @@ def balanced(classes: int, train: int, test: int) -> Dataset:
 CIFAR = balanced(100, 500, 100)
 
 
-def histogram(dataset: Dataset, parts: tuple[np.ndarray, ...]) -> np.ndarray:
-    return np.stack([np.bincount(dataset.labels[part], minlength=len(dataset.classes)) for part in parts])
-
-
 def test_pathological_cifar_has_ten_owners_per_class_with_similar_shares() -> None:
     partition = Pathological(clients=100, classes_per_client=10).split(CIFAR, rng(0, "partition"))
-    train, test = histogram(CIFAR, partition.train), histogram(CIFAR, partition.test)
+    train, test = partition.class_counts(CIFAR), partition.class_counts(CIFAR, "test")
     assert np.all((train > 0).sum(axis=0) == 10)
     assert np.all((train > 0).sum(axis=1) == 10)
     shares = train[train > 0] / 500
@@ -47,11 +43,11 @@ def test_dirichlet_clients_are_skewed_by_alpha() -> None:
     effective = []
     for alpha in (0.1, 0.3, 100.0):
         partition = Dirichlet(clients=100, alpha=alpha).split(CIFAR, rng(0, "partition"))
-        train = histogram(CIFAR, partition.train)
+        train = partition.class_counts(CIFAR)
         assert np.all(train.sum(axis=1) == 500)
         share = train / 500
         effective.append(np.mean(1 / (share**2).sum(axis=1)))
-        test = histogram(CIFAR, partition.test)
+        test = partition.class_counts(CIFAR, "test")
         assert np.abs(test.sum(axis=0) - 100).max() == 0
         assert np.abs(test - train / 5).max() < 1
     assert effective[0] < 15 < effective[1] < 35 < 80 < effective[2]
@@ -73,7 +69,7 @@ def test_pacs_like_owner_counts_differ_by_at_most_one() -> None:
     images = NoImages("made", len(labels))
     dataset = Dataset("made", classes, labels, is_test, images, domains=domains, domain_names=styles)
     partition = ByDomain(clients_per_domain=10, classes_per_client=5).split(dataset, rng(0, "partition"))
-    train = histogram(dataset, partition.train)
+    train = partition.class_counts(dataset)
     for start in range(0, 40, 10):
         owners = (train[start : start + 10] > 0).sum(axis=0)
         assert owners.sum() == 50
@@ -85,7 +81,7 @@ def test_pacs_like_owner_counts_differ_by_at_most_one() -> None:
 def test_a_rare_class_has_fewer_owners_rather_than_an_error() -> None:
     dataset = Digits(imbalance=100).load(0)
     partition = Pathological(clients=20, classes_per_client=4).split(dataset, rng(0, "partition"))
-    train = histogram(dataset, partition.train)
+    train = partition.class_counts(dataset)
     assert (train > 0).sum(axis=0)[9] == len(dataset.train[dataset.labels[dataset.train] == 9]) == 2
 
 
