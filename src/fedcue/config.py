@@ -131,8 +131,9 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
     base = str(own.pop("base"))
     found = base if base in recipes() else path.parent / base
     _, settings = read_recipe(found, (*above, path.resolve()))
-    merged = {key: value for key, value in settings.items() if key not in NOT_INHERITED}
-    merge(merged, {key: value for key, value in own.items() if key not in NOT_INHERITED})
+    merged: dict[str, Any] = {}
+    for table in (settings, own):
+        merge(merged, {key: value for key, value in table.items() if key not in NOT_INHERITED})
     return path.stem, merged | {key: own[key] for key in NOT_INHERITED if key in own}
 
 
