@@ -33,7 +33,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from fedcue.model.backbone import load_backbone
-from fedcue.model.vit import Architecture, VisionTransformer
+from fedcue.model.vit import Architecture, Block, VisionTransformer
 
 ARCHITECTURE = Architecture(width=128, depth=12, heads=4, patch=8, image_size=32, hidden=512)
 TEACHER = "vit_tiny_patch16_224"
@@ -41,6 +41,7 @@ TEACHER_SIZE = 128
 TEACHER_WIDTH = 192
 TEACHER_CHUNK = 1000
 TEACHER_BATCH = 50
+CALIBRATION = 300
 HELD_OUT = 0.05
 CIFAR_CLASSES = 100
 CLASSES = 300
@@ -51,9 +52,9 @@ FINAL = 12
 THUMBNAIL = 8
 
 BATCH = 128
-LEARNING_RATE = 1.5e-3
+LEARNING_RATE = 5e-4
 WEIGHT_DECAY = 0.05
-WARMUP = 300
+WARMUP = 200
 LABEL_SMOOTHING = 0.1
 CLIP = 1.0
 LOG_EVERY = 50
@@ -125,12 +126,17 @@ def load_corpus(data: Path, work: Path, seed: int) -> Corpus:
     )
 
 
+def load_teacher(data: Path, image_size: int) -> VisionTransformer:
+    """Load the frozen teacher for images of ``image_size`` pixels."""
+    return load_backbone(str(data / "backbones" / TEACHER), image_size)
+
+
 @torch.inference_mode()
 def teacher_features(corpus: Corpus, data: Path, work: Path) -> Tensor:
     """Return the teacher's final normalised cls token of every training image, cached in chunks."""
     chunks = [chunk for source in corpus.originals for chunk in torch.split(source, TEACHER_CHUNK)]
     paths = [work / "teacher" / f"{index:03d}.safetensors" for index in range(len(chunks))]
-    teacher = load_backbone(str(data / "backbones" / TEACHER), TEACHER_SIZE)
+    teacher = load_teacher(data, TEACHER_SIZE)
     for path, chunk in zip(paths, chunks, strict=True):
         if not path.exists():
             tokens = [
@@ -179,6 +185,109 @@ def initialise(module: nn.Module, seed: int) -> None:
                 nn.init.xavier_uniform_(parameter.flatten(1), generator=generator)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
+
+
+def zero_mean_basis(width: int) -> Tensor:
+    """Return an orthonormal basis ``[width, width - 1]`` of the vectors whose entries sum to zero."""
+    seed = torch.cat([torch.ones(width, 1), torch.eye(width)[:, : width - 1]], 1).double()
+    return torch.linalg.qr(seed).Q[:, 1:]
+
+
+@torch.inference_mode()
+def calibrate(teacher: VisionTransformer, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Return the covariance of the centred residual stream and the hidden activations of each block."""
+    covariance = torch.zeros(TEACHER_WIDTH, TEACHER_WIDTH).double()
+    hidden = []
+    x = teacher.embed(teacher.normalise(images))
+    for block in teacher.blocks:
+        middle = x + block.attn(block.project(x))
+        for stream in (x, middle):
+            even = F.layer_norm(stream, stream.shape[-1:]).flatten(0, 1).double()
+            covariance += even.T @ even
+        hidden.append(F.gelu(block.mlp.fc1(block.norm2(middle))).flatten(0, 1))
+        x = block(x)
+    return covariance, hidden
+
+
+def reader(linear: nn.Linear, norm: nn.LayerNorm, lift: Tensor) -> Tensor:
+    """Fold a norm's affine part into the layer that reads it: ``[out, width + 1]``, bias last."""
+    weight = linear.weight.double() * norm.weight.double()
+    bias = linear.bias.double() + linear.weight.double() @ norm.bias.double()
+    scale = math.sqrt(TEACHER_WIDTH / ARCHITECTURE.width)
+    return torch.cat([weight @ lift * scale, bias[:, None]], 1)
+
+
+def low_rank(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Factor a matrix into two by its singular values, largest first: ``left @ right``."""
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    return left * values.sqrt(), values.sqrt()[:, None] * right, values
+
+
+def slice_attention(block: Block, source: Block, lift: Tensor) -> None:
+    """Compress three heads of 64 dimensions into four of 32, the strongest one split in two."""
+    heads, size = source.attn.heads, ARCHITECTURE.width // ARCHITECTURE.heads
+    queries, keys, values = reader(source.attn.qkv, source.norm1, lift).unflatten(0, (3, heads, -1))
+    outputs = (lift.T @ source.attn.proj.weight.double()).unflatten(1, (heads, -1))
+    ratio = math.sqrt(size / queries.shape[1])
+    pieces = []
+    for head in range(heads):
+        left, right, _ = low_rank(queries[head].T @ keys[head] * ratio)
+        out, value, strength = low_rank(outputs[:, head] @ values[head])
+        for start in (0, size):
+            part = slice(start, start + size)
+            weights = (left[:, :size].T, right[:size], value[part], out[:, part])
+            pieces.append((float(strength[part].square().sum()), weights))
+    pieces.sort(key=lambda piece: -piece[0])
+    chosen = [weights for _, weights in pieces[: ARCHITECTURE.heads]]
+    projected = torch.cat([torch.cat([weights[kind] for weights in chosen]) for kind in range(3)])
+    write(block.attn.qkv, projected[:, :-1], projected[:, -1])
+    write(block.attn.proj, torch.cat([w[3] for w in chosen], 1), lift.T @ source.attn.proj.bias.double())
+
+
+def slice_mlp(block: Block, source: Block, hidden: Tensor, lift: Tensor) -> None:
+    """Keep the hidden units that move the stream most; the others leave their mean in the bias."""
+    out = lift.T @ source.mlp.fc2.weight.double()
+    order = (hidden.double().std(0) * out.norm(dim=0)).argsort(descending=True)
+    kept, dropped = order[: ARCHITECTURE.hidden], order[ARCHITECTURE.hidden :]
+    rows = reader(source.mlp.fc1, source.norm2, lift)[kept]
+    write(block.mlp.fc1, rows[:, :-1], rows[:, -1])
+    bias = lift.T @ source.mlp.fc2.bias.double() + out[:, dropped] @ hidden[:, dropped].double().mean(0)
+    write(block.mlp.fc2, out[:, kept], bias)
+
+
+def write(layer: nn.Linear | nn.Conv2d, weight: Tensor, bias: Tensor) -> None:
+    """Set the parameters of a layer."""
+    layer.weight.copy_(weight.view_as(layer.weight))
+    assert layer.bias is not None
+    layer.bias.copy_(bias)
+
+
+@torch.no_grad()
+def slice_teacher(backbone: VisionTransformer, teacher: VisionTransformer, images: Tensor) -> None:
+    """Start from the teacher: keep the principal directions of its residual stream and its best units.
+
+    The teacher sees images at twice the student's size, so that both have the same grid of patches.
+    Affine norms are folded into the layers that read them, which makes a rotation of the centred
+    stream exact; the loss is in the dropped directions alone.
+    """
+    covariance, hidden = calibrate(teacher, images)
+    centre = zero_mean_basis(TEACHER_WIDTH)
+    directions = torch.linalg.eigh(centre.T @ covariance @ centre).eigenvectors
+    kept = ARCHITECTURE.width - 1
+    lift = centre @ directions[:, -kept:] @ zero_mean_basis(ARCHITECTURE.width).T
+    side = ARCHITECTURE.patch
+    enlarge = F.interpolate(torch.eye(side**2).view(-1, 1, side, side), scale_factor=2, mode="bicubic")
+    kernel = teacher.patch_embed.proj.weight.flatten(2).double() @ enlarge.flatten(1).double().T
+    write(
+        backbone.patch_embed.proj,
+        (lift.T @ kernel.flatten(1)),
+        lift.T @ teacher.patch_embed.proj.bias.double(),
+    )
+    backbone.cls_token.copy_(teacher.cls_token.double() @ lift)
+    backbone.pos_embed.copy_(teacher.pos_embed.double() @ lift)
+    for block, source, activations in zip(backbone.blocks, teacher.blocks, hidden, strict=True):
+        slice_attention(block, source, lift)
+        slice_mlp(block, source, activations, lift)
 
 
 class Augmentation:
@@ -349,6 +458,8 @@ def train(options: argparse.Namespace) -> None:
     targets = standardise(teacher_features(corpus, options.data, options.work))
     student = Student()
     initialise(student, options.seed)
+    small = load_teacher(options.data, 2 * ARCHITECTURE.image_size)
+    slice_teacher(student.backbone, small, resize(corpus.images[:CALIBRATION], 2 * ARCHITECTURE.image_size))
     optimiser = make_optimiser(student)
     checkpoint, log = options.work / "checkpoint.safetensors", options.work / "log.jsonl"
     step = load_checkpoint(student, optimiser, checkpoint) if checkpoint.exists() else 0
@@ -498,7 +609,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the data sets")
     parser.add_argument("--work", type=Path, required=True, help="folder for caches and the checkpoint")
     parser.add_argument("--out", type=Path, default=Path("src/fedcue/assets/backbone"))
-    parser.add_argument("--epochs", type=float, default=12, help="length of the schedule")
+    parser.add_argument("--epochs", type=float, default=6, help="length of the schedule")
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop this invocation earlier")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(arguments)
