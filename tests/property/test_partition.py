@@ -205,6 +205,12 @@ def test_stratified_choice_spares_a_part_of_every_group(groups: list[int], share
     assert set(groups) == set(np.delete(np.array(groups), chosen).tolist())
 
 
+def test_a_thousand_ties_are_still_shared_out_exactly() -> None:
+    counts = largest_remainder(np.ones((1000, 3000)), np.full(3000, 500), rng(0, "ties"))
+    assert np.all(counts.sum(axis=0) == 500)
+    assert counts.sum(axis=1).std() < 60  # nobody wins all ties
+
+
 def test_deal_hands_out_what_the_counts_say() -> None:
     groups = np.array([0, 1, 0, 1, 1, 0])
     counts = np.array([[1, 2], [2, 1]])

@@ -23,10 +23,10 @@ def largest_remainder(
     counts = np.floor(quotas + 1e-9).astype(np.int64)
     left = np.where(sums > 0, totals, 0) - counts.sum(axis=0)
     remainders = np.round(quotas - counts, 9) + 1e-9 * generator.random(weights.shape)
-    ordered = np.sort(np.where(weights > 0, remainders, -1.0).T, axis=1)  # [C, n], ascending
-    threshold = ordered[np.arange(len(left)), -np.maximum(left, 1)]
-    counts += (remainders >= threshold) & (left > 0) & (weights > 0)
-    return counts
+    order = np.argsort(np.where(weights > 0, remainders, -1.0).T, axis=1)  # [C, n], ascending
+    extra = np.zeros(order.shape, dtype=np.bool_)
+    np.put_along_axis(extra, order, np.arange(len(weights)) >= len(weights) - left[:, None], axis=1)
+    return counts + extra.T
 
 
 def shuffled_rank(groups: Integers, generator: np.random.Generator) -> Integers:

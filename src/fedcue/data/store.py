@@ -1,7 +1,11 @@
-"""Every image a run uses, decoded and resized once, shared by all processes."""
+"""Every image a run uses, decoded and resized once; processes forked afterwards share the pixels.
+
+Ordinary memory is enough for that, and unlike ``/dev/shm`` it is not limited to 64 MB in a container.
+"""
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +23,7 @@ from fedcue.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class PixelStore:
-    """Decoded images by their index in the dataset, in shared memory or in a mapped file.
+    """Decoded images by their index in the dataset, in memory or in a mapped file.
 
     ``bad`` lists the indices that could not be read and are not in the store.
     """
@@ -66,20 +70,21 @@ def decode_images(
             bad.append(index)
         if progress is not None:
             progress(row + 1, len(wanted))
-    return PixelStore(images, _shared(rows), np.array(bad, dtype=np.int64))
+    return PixelStore(images, rows, np.array(bad, dtype=np.int64))
 
 
 def _allocate(shape: tuple[int, ...], cache_bytes: int, cache_folder: Path | None) -> Tensor:
-    if int(np.prod(shape)) <= cache_bytes:
-        return _shared(torch.empty(shape, dtype=torch.uint8))
-    if cache_folder is not None:
-        cache_folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(prefix="fedcue-", suffix=".pixels", dir=cache_folder) as file:
+    needed = int(np.prod(shape))
+    if needed <= cache_bytes:
+        return torch.empty(shape, dtype=torch.uint8)
+    folder = Path(tempfile.gettempdir()) if cache_folder is None else cache_folder.expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DataError(
+            f"The decoded images need {needed / 2**30:.1f} GiB, {folder} has {free / 2**30:.1f} GiB left. "
+            "Choose another disk with data.cache_folder, smaller images, or fewer with data.train_per_class."
+        )
+    with tempfile.NamedTemporaryFile(prefix="fedcue-", suffix=".pixels", dir=folder) as file:
         # the mapping outlives the name, so nothing is left behind
-        flat = torch.from_file(file.name, shared=True, size=int(np.prod(shape)), dtype=torch.uint8)
-    return flat.reshape(shape)
-
-
-def _shared(tensor: Tensor) -> Tensor:
-    tensor.share_memory_()
-    return tensor
+        return torch.from_file(file.name, shared=True, size=needed, dtype=torch.uint8).reshape(shape)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -134,12 +135,20 @@ def test_the_store_holds_each_image_once(tmp_path: Path, cache_bytes: int) -> No
         progress=lambda done, wanted: seen.append((done, wanted)),
     )
     assert store.images.shape == (3, 3, 6, 6)
-    assert store.images.is_shared()
     assert torch.equal(store[np.array([3, 4])], pixels(dataset, np.array([3, 4]), 6))
     assert seen == [(1, 3), (2, 3), (3, 3)]
     assert not list(tmp_path.glob("cache/*"))
     with pytest.raises(DataError, match="not decoded"):
         store[np.array([0])]
+
+
+def test_a_full_disk_is_noticed_before_anything_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=100))
+    dataset = files([save_picture(tmp_path / "x.png", 1)])
+    with pytest.raises(DataError, match=r"need 0\.0 GiB.*data\.cache_folder"):
+        decode_images(dataset, np.array([0]), 6, cache_bytes=0)
 
 
 def test_the_store_skips_or_refuses_bad_images(tmp_path: Path) -> None:
