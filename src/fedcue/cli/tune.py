@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,6 +14,9 @@ from rich.table import Table
 
 from fedcue.cli.arguments import Json, Quiet, Settings, split_settings
 from fedcue.cli.compare import Jobs, Methods, Replace, print_wide, report
+
+if TYPE_CHECKING:
+    from fedcue.federate.tune import Choice
 
 
 def tune(
@@ -61,6 +65,8 @@ def tune(
     trials = tuning.read_trials(given, todo)
     choices = tuning.choose(trials, given.values, len(given.seeds))
     tuning.write_trials(folder, given, trials, choices)
+    if not choices:
+        report(problems)
     tuned = tuning.write_recipe(folder, given, choices)
     if as_json:
         typer.echo(json.dumps({"recipe": str(tuned), **json.loads((folder / "trials.json").read_text())}))
@@ -70,11 +76,10 @@ def tune(
     report(problems)
 
 
-def _show(console: Console, choices) -> None:  # type: ignore[no-untyped-def]
+def _show(console: Console, choices: Mapping[str, Choice]) -> None:
     table = Table("method", "chosen", "validation accuracy", box=None, pad_edge=False)
     for method, choice in choices.items():
-        chosen = " ".join(f"{key}={value}" for key, value in choice.trial.changes.items())
-        table.add_row(escape(method), escape(chosen), f"{choice.trial.mean:.1%}")
+        table.add_row(escape(method), escape(choice.trial.variant), f"{choice.trial.mean:.1%}")
     print_wide(console, table)
     for method, choice in choices.items():
         if choice.edges:

@@ -25,6 +25,9 @@ from fedcue.registry import METHODS
 BEFORE: Mapping[str, Any] = {"evaluation.every": 0, "snapshots": []}
 """What a trial does without, unless it is asked for."""
 
+EQUAL = 1e-9
+"""Accuracies closer than this differ by rounding only."""
+
 FIXED = ("evaluation.on", "scale")
 """Settings a trial does not take as part of a grid."""
 
@@ -36,6 +39,11 @@ class Trial:
     method: str
     changes: Mapping[str, Any]
     accuracies: tuple[float, ...]
+
+    @property
+    def variant(self) -> str:
+        """The settings as text, such as ``training.lr=0.1``."""
+        return describe(self.changes)
 
     @property
     def mean(self) -> float | None:
@@ -87,7 +95,7 @@ def choose(trials: Sequence[Trial], values: Values, seeds: int) -> dict[str, Cho
         mean, before = trial.mean, best.get(trial.method)
         if mean is None or len(trial.accuracies) < seeds:
             continue
-        if before is None or before.mean is None or mean > before.mean:
+        if before is None or before.mean is None or mean > before.mean + EQUAL:
             best[trial.method] = trial
     return {method: Choice(trial, edges(trial.changes, values)) for method, trial in best.items()}
 

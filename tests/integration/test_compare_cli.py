@@ -1,0 +1,188 @@
+"""``fedcue compare`` and ``fedcue tune`` from the command line to the files, on a tiny random ViT."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import save_file
+from support import SMALL
+from tiny_federation import TINY, random_vit
+
+from fedcue.cli.main import main
+from fedcue.config import load
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def fedcue(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """Return a function that runs a command in an empty folder: exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedcue", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main()
+        return int(left.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Settings that make the default recipe tiny, backbone included."""
+    folder = tmp_path_factory.mktemp("backbone")
+    save_file(random_vit().backbone.state_dict(), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_args": {"num_heads": TINY.heads}}))
+    return [*SMALL, "rounds=1", "snapshots=[]", "workers=0", f"backbone={folder}"]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.name == "model.safetensors"
+    }
+
+
+def test_compare_runs_a_grid_once(fedcue: Command, small: list[str], tmp_path: Path) -> None:
+    command = [
+        "compare",
+        *small,
+        "--methods",
+        "pep,fedvpt",
+        "--seeds",
+        "0,1",
+        "--out",
+        "out",
+        "--target",
+        "0.01",
+    ]
+    code, text, errors = fedcue(*command, "--jobs", "2")
+    assert code == 0, errors
+    assert "4 runs, 0 of them already finished" in text
+    assert "fedvpt - pep" in text
+    out = tmp_path / "out"
+    assert {path.name for path in out.iterdir()} == {
+        "pep-seed0", "pep-seed1", "fedvpt-seed0", "fedvpt-seed1",
+        "compare.json", "compare.csv", "compare.md", "compare.tex",
+    }  # fmt: skip
+    summary = json.loads((out / "pep-seed1" / "summary.json").read_text())
+    rows = json.loads((out / "compare.json").read_text())["rows"]
+    assert rows[0]["mean_accuracy"]["values"][1] == summary["mean_accuracy"]
+    assert summary["workers"] == 1
+
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/*")}
+    code, text, _ = fedcue(*command, "--jobs", "1")
+    assert code == 0
+    assert "4 runs, 4 of them already finished" in text
+    assert before == {path: path.stat().st_mtime_ns for path in out.glob("*/*")}
+
+    code, text, _ = fedcue(*command, "--json")
+    assert json.loads(text)["rows"] == rows
+
+    code, _, errors = fedcue(*command, "training.epochs=2")
+    assert code == 2
+    assert "there training.epochs=1, asked for training.epochs=2" in errors
+
+
+def test_compare_goes_on_with_a_stopped_run_and_equals_fedcue_run(
+    fedcue: Command, small: list[str], tmp_path: Path
+) -> None:
+    command = [
+        "compare",
+        *small,
+        "rounds=2",
+        "--methods",
+        "fedvpt",
+        "--seeds",
+        "3",
+        "--out",
+        "out",
+        "--quiet",
+    ]
+    assert fedcue(*command)[0] == 0
+    run = tmp_path / "out" / "fedvpt-seed3"
+    whole = files_of(tmp_path / "out")
+    newest = run / "checkpoints" / "round-000002.ckpt"
+    for left_over in (newest, run / "summary.json", run / "model.safetensors"):
+        left_over.unlink()
+    assert fedcue(*command)[0] == 0
+    assert files_of(tmp_path / "out") == whole
+    arguments = [*small, "rounds=2", "method=fedvpt", "seed=3", "workers=1"]
+    assert fedcue("run", *arguments, "--out", "alone", "--quiet")[0] == 0
+    assert (tmp_path / "alone" / "model.safetensors").read_bytes() == whole["fedvpt-seed3/model.safetensors"]
+
+
+def test_a_failing_run_does_not_stop_the_others(fedcue: Command, small: list[str], tmp_path: Path) -> None:
+    recipe = tmp_path / "sweep.toml"
+    text = Path(load_path()).read_text().replace("seeds = [0, 1, 2]", "seeds = [0]")
+    recipe.write_text(text + "\n[compare.sweep]\nclients_per_round = [99, 2]\n")
+    code, text, errors = fedcue(
+        "compare", str(recipe), *without(small, "clients_per_round"), "--methods", "head"
+    )
+    assert code == 1
+    assert "1/2" in text
+    assert "failed: head-clients_per_round=99-seed0: clients_per_round=99, but only" in errors.replace(
+        "\n", ""
+    )
+    rows = json.loads((tmp_path / "runs" / "compare-sweep" / "compare.json").read_text())["rows"]
+    assert [(row["variant"], row["seeds"]) for row in rows] == [
+        ("clients_per_round=99", []),
+        ("clients_per_round=2", [0]),
+    ]
+
+
+def test_tune_chooses_and_compare_takes_the_choice(fedcue: Command, small: list[str], tmp_path: Path) -> None:
+    values = "training.head_lr=1e-9,0.5"
+    code, text, errors = fedcue(
+        "tune", *small, "rounds=3", "--methods", "head", "--grid", values, "--out", "out"
+    )
+    assert code == 0, errors
+    found = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    assert [trial["training.head_lr"] for trial in found] == [1e-9, 0.5]
+    accuracies: list[Any] = [trial["validation_accuracy"] for trial in found]
+    assert [trial["chosen"] for trial in found] == [
+        accuracies[0] >= accuracies[1],
+        accuracies[1] > accuracies[0],
+    ]
+    assert "at the edge of the grid" in text
+    tuned = tmp_path / "out" / "tuned.toml"
+    chosen = next(trial["training.head_lr"] for trial in found if trial["chosen"])
+    assert load(tuned, ["method=head"]).training.head_lr == chosen
+    assert load(tuned, ["method=head"]).evaluation.on == "test"
+    code, text, errors = fedcue("compare", str(tuned), *small, "--methods", "head", "--seeds", "0", "--json")
+    assert code == 0, errors
+    assert json.loads(text)["rows"][0]["seeds"] == [0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "--methods", "pepp"], "Did you mean 'pep'"),
+        (["compare", "--seeds", "x"], "--seeds 0,1,2"),
+        (["compare", "seed=1"], "Give --methods and --seeds"),
+        (["tune", "--methods", "pep"], "Give --grid"),
+        (["tune", "--grid", "lr"], "key=value,value"),
+    ],
+)
+def test_mistakes_are_one_message_and_exit_code_2(
+    fedcue: Command, arguments: list[str], message: str
+) -> None:
+    code, _, errors = fedcue(*arguments)
+    assert code == 2
+    assert message in errors
+
+
+def load_path() -> Path:
+    from fedcue.config import recipes
+
+    return recipes()["default"]
+
+
+def without(settings: list[str], key: str) -> list[str]:
+    return [setting for setting in settings if not setting.startswith(f"{key}=")]

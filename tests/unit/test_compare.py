@@ -1,0 +1,389 @@
+"""Grids and tables: what is planned, what is computed from run folders, what is said when it is wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from fedcue.config import dump, load, merge
+from fedcue.errors import ConfigError, RunFolderError
+from fedcue.federate import grid as grids
+from fedcue.federate import tune
+from fedcue.federate.compare import difference, run_grid, state_of
+from fedcue.federate.grid import Grid, Job
+from fedcue.report.statistics import Difference, Measure, read_run, reference_of
+from fedcue.report.tables import Cell, Table, compare, latex, markdown, short
+
+
+def write_run(folder: Path, seed: int, accuracies: list[float | None], heldout: float | None = None) -> Path:
+    """Write a run of two clients per round: 10 floats up, 20 down and 100 for the warm start."""
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(tomli_w.dumps({"seed": seed, "method": {"name": "made"}}))
+    records = []
+    for number, accuracy in enumerate(accuracies, start=1):
+        traffic = {"upload_floats": 10, "download_floats": 20, "upload_bytes": 40, "download_bytes": 80}
+        tested = {} if accuracy is None else {"mean_accuracy": accuracy, "worst_accuracy": accuracy / 2}
+        records.append({"round": number, "clients": [0, 1], **traffic, **tested})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    final = accuracies[-1] if accuracies else 0.0
+    assert final is not None
+    summary = {
+        "mean_accuracy": final,
+        "worst_accuracy": final / 2,
+        "heldout_mean_accuracy": heldout,
+        "warm_up_upload_floats": 100,
+        "seconds": 2.0 + seed,
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> dict[tuple[str, str], list[Path]]:
+    pep = {0: [0.5, None, 0.9], 1: [0.5, 0.8, 0.7], 2: [0.1, 0.2, 0.8]}
+    head = {0: [0.1, 0.2, 0.4], 1: [0.1, 0.2, 0.5], 2: [0.1, 0.85, 0.6]}
+    return {
+        ("pep", ""): [write_run(tmp_path / f"pep{s}", s, a, 0.6) for s, a in pep.items()],
+        ("head_a", ""): [write_run(tmp_path / f"head{s}", s, a) for s, a in head.items()],
+    }
+
+
+# The numbers of one run and over seeds
+
+
+def test_a_runs_cost_is_per_client_and_round_and_to_the_target_everything(tmp_path: Path) -> None:
+    values = read_run(write_run(tmp_path / "run", 3, [0.5, None, 0.9]), 0.8).values
+    assert [values[name] for name in ("upload_floats", "download_floats")] == [5, 10]
+    assert [values[name] for name in ("upload_bytes", "download_bytes")] == [20, 40]
+    assert values["rounds_to_target"] == 3
+    assert values["floats_to_target"] == 100 + 3 * 30
+    assert values["client_floats_to_target"] == 3 * 15
+    assert values["seconds"] == 5
+
+
+def test_a_target_that_is_met_exactly_counts_and_one_never_met_is_none(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", 0, [0.5, 0.8, 0.7])
+    assert read_run(folder, 0.8).values["rounds_to_target"] == 2
+    assert read_run(folder, 0.81).values["floats_to_target"] is None
+
+
+def test_a_run_of_no_rounds_has_no_cost_per_round(tmp_path: Path) -> None:
+    values = read_run(write_run(tmp_path / "run", 0, []), 0.8).values
+    assert values["upload_floats"] is None
+    assert values["rounds_to_target"] is None
+
+
+def test_mean_and_sample_deviation_over_seeds() -> None:
+    measure = Measure((0.9, 0.7, 0.8))
+    assert measure.mean == pytest.approx(0.8)
+    assert measure.std == pytest.approx(0.1)
+    assert Measure((0.9,)).std is None
+    partly = Measure((4.0, None))
+    assert (partly.mean, partly.complete) == (4.0, False)
+    assert Measure((None,)).mean is None
+
+
+def test_the_interval_is_students(groups: dict[tuple[str, str], list[Path]]) -> None:
+    found = Difference((-0.5, -0.2, -0.2))
+    assert found.mean == pytest.approx(-0.3)
+    assert found.interval is not None
+    half = 4.302652729911275 * 0.1  # t(0.975; 2) times the standard error 0.1732 / sqrt(3)
+    assert found.interval == pytest.approx((-0.3 - half, -0.3 + half))
+    assert Difference((0.1,)).interval is None
+    plain = compare(groups, 0.8).plain()["differences"]
+    assert [(d["method"], d["reference"]) for d in plain] == [("head_a", "pep")]
+    assert plain[0]["mean_accuracy"]["interval_95"] == pytest.approx(list(found.interval))
+
+
+def test_differences_pair_the_seeds_both_have(groups: dict[tuple[str, str], list[Path]]) -> None:
+    groups["head_a", ""].pop(0)
+    found = compare(groups, 0.8).plain()["differences"][0]
+    assert found["mean_accuracy"]["values"] == pytest.approx([-0.2, -0.2])
+    assert "heldout_mean_accuracy" not in found
+
+
+def test_a_sweep_is_compared_within_its_value_and_one_method_with_its_first_value(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", 0, [0.5])
+    two = compare({(m, v): [folder] for m in ("head", "pep") for v in ("a=1", "a=2")}, 0.8).rows
+    assert [reference_of(row, two).label for row in two] == ["pep a=1", "pep a=2"] * 2
+    one = compare({("head", v): [folder] for v in ("a=1", "a=2")}, 0.8).rows
+    assert [reference_of(row, one).label for row in one] == ["head a=1", "head a=1"]
+
+
+@pytest.mark.parametrize("summary", ["", "[]", '{"mean_accuracy": "1"}', '{"mean_accuracy": NaN}'])
+def test_a_damaged_run_is_named(tmp_path: Path, summary: str) -> None:
+    folder = write_run(tmp_path / "run", 0, [0.5])
+    if summary.startswith("{"):
+        known = json.loads((folder / "summary.json").read_text())
+        summary = json.dumps({**known, **json.loads(summary)})
+    (folder / "summary.json").write_text(summary)
+    with pytest.raises(RunFolderError, match=r"run is not a finished run .* run it again"):
+        read_run(folder, 0.8)
+
+
+# The table
+
+
+def test_the_table_shows_means_what_is_missing_and_the_best(
+    groups: dict[tuple[str, str], list[Path]],
+) -> None:
+    table = compare(groups, 0.8).table
+    pep, head = (dict(zip(table.headings, line, strict=True)) for line in table.lines)
+    assert pep["mean"] == Cell("80.0 ± 10.0", best=True)
+    assert head["mean"] == Cell("50.0 ± 10.0")
+    assert pep["worst"].text == "40.0 ± 5.0"
+    assert pep["held-out"] == Cell("60.0 ± 0.0", best=True)
+    assert head["held-out"] == Cell("n/a")
+    assert pep["rounds to 80 %"] == Cell("2.7", best=True)
+    assert head["rounds to 80 %"] == Cell("2.0 (1 of 3)")
+    assert pep["floats up"] == Cell("5", best=True)
+    assert head["floats up"].best, "equals are best together"
+
+
+def test_files_hold_the_same_numbers(groups: dict[tuple[str, str], list[Path]], tmp_path: Path) -> None:
+    compare(groups, 0.8).write(tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert found["rows"][0]["mean_accuracy"]["values"] == [0.9, 0.7, 0.8]
+    assert found["rows"][1]["heldout_mean_accuracy"] == {"mean": None, "std": None, "values": [None] * 3}
+    rows = list(csv.DictReader((tmp_path / "out" / "compare.csv").open()))
+    assert float(rows[0]["mean_accuracy_mean"]) == pytest.approx(0.8)
+    assert rows[1]["heldout_mean_accuracy_mean"] == ""
+    assert r"| head\_a | 3 | 50.0 ± 10.0 |" in (tmp_path / "out" / "compare.md").read_text()
+    assert r"head\_a & 3 & 50.0 $\pm$ 10.0 &" in (tmp_path / "out" / "compare.tex").read_text()
+
+
+def test_nothing_finished_is_still_a_table(tmp_path: Path) -> None:
+    comparison = compare({("pep", ""): [], ("head", ""): []}, 0.8)
+    comparison.write(tmp_path)
+    assert comparison.table.lines[0][2] == Cell("n/a")
+
+
+def test_specials_are_escaped() -> None:
+    table = Table(("method", "x"), ((Cell(r"a|b_c*<i>&%#{}$~^\[1]"), Cell("±", best=True)),))
+    assert r"| a\|b\_c\*\<i\>&%\#\{\}\$\~^\\\[1\] | **±** |" in markdown(table)
+    body = latex(table)
+    assert r"a\textbar{}b\_c*\textless{}i\textgreater{}\&\%\#\{\}\$" in body
+    assert r"\textasciitilde{}\textasciicircum{}\textbackslash{}{[}1{]} & \textbf{$\pm$} \\" in body
+
+
+def test_short_numbers() -> None:
+    assert [short(n) for n in (0, 12.345, 999.6, 384_768, 7.7e6, 2e12)] == [
+        "0", "12.3", "1 k", "385 k", "7.7 M", "2e+03 G",
+    ]  # fmt: skip
+
+
+# The grid
+
+
+def test_methods_and_seeds_are_read_once_each() -> None:
+    assert grids.read_methods("pep, fedvpt,pep") == ("pep", "fedvpt")
+    assert len(grids.read_methods("all")) >= 8
+    assert grids.read_methods(None, ["head"]) == ("head",)
+    assert grids.read_seeds("2,0,2", ()) == (2, 0)
+    assert grids.read_seeds(None, (1, 2)) == (1, 2)
+
+
+@pytest.mark.parametrize("seeds", ["", "a", "0,-1", "0,,1", "1.5", "²"])
+def test_bad_seeds_are_explained(seeds: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not a number from 0\. Give some, as in --seeds 0,1,2"):
+        grids.read_seeds(seeds, ())
+
+
+def test_unknown_methods_are_explained() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'fedvpt'"):
+        grids.read_methods("pep,fedvtp")
+
+
+def test_values_are_typed() -> None:
+    texts = ["a.b=0.1,3", "c=sgd,adam", "d=[1,2],[3]", "e=true,false", "f=none,0.5"]
+    assert grids.read_values(texts) == {
+        "a.b": (0.1, 3), "c": ("sgd", "adam"), "d": ([1, 2], [3]), "e": (True, False), "f": ("none", 0.5),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("texts", [["a"], ["=1"], ["a="], ["a=1", "a=2"]])
+def test_bad_values_are_explained(texts: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"key=value,value|given twice"):
+        grids.read_values(texts)
+
+
+def test_the_grid_is_methods_by_values_by_seeds(tmp_path: Path) -> None:
+    grid = Grid("default", {"rounds": 3}, ("pep", "head"), (0, 1), {"training.lr": (0.1, 0.2)})
+    jobs = grid.jobs(tmp_path)
+    assert len(jobs) == 8
+    assert [job.folder.name for job in jobs[:3]] == [
+        "pep-training.lr=0.1-seed0", "pep-training.lr=0.1-seed1", "pep-training.lr=0.2-seed0",
+    ]  # fmt: skip
+    assert {job.config.rounds for job in jobs} == {3}
+    assert jobs[2].config.training.lr == 0.2
+    assert jobs[2].label == "pep training.lr=0.2 seed 0"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "values", "message"),
+    [
+        ({"seed": 1}, {}, "seed= cannot be set in a grid. Give --methods and --seeds"),
+        ({}, {"method": ("pep",)}, "method= cannot be set"),
+        ({}, {"method.temperature": (0.1,)}, "head: Unknown key 'method.temperature'"),
+        ({"rouns": 1}, {}, "pep: Unknown key 'rouns'.*Did you mean 'rounds'"),
+    ],
+)
+def test_bad_grids_are_explained(
+    tmp_path: Path, overrides: dict[str, Any], values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Grid("default", overrides, ("pep", "head"), (0,), values).jobs(tmp_path)
+
+
+def test_folder_names_stay_in_the_folder_and_apart() -> None:
+    names = {
+        grids.folder_name(method, {"k": value}, 0)
+        for method in ("../../up", "a.b:C")
+        for value in ("/etc", "_etc", [1, 2], "x" * 300, "x" * 301)
+    }
+    assert len(names) == 10
+    for name in names:
+        assert Path(name).name == name
+        assert not name.startswith(".")
+        assert len(name) < 130
+
+
+def test_the_recipes_compare_table(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        '[compare]\nmethods=["pep"]\nseeds=[4]\ntarget=0.5\n[compare.sweep]\nmethod.period=[1,2]\nrounds=[3]\n'
+    )
+    table = grids.compare_table(str(recipe))
+    assert (table.methods, table.seeds, table.target) == (("pep",), (4,), 0.5)
+    assert table.sweep == {"method.period": (1, 2), "rounds": (3,)}
+    for wrong in ('seeds="a"', "target=2.0", "sed=[1]", "sweep={rounds=3}", "sweep={rounds=[]}"):
+        recipe.write_text(f"[compare]\n{wrong}\n")
+        with pytest.raises(ConfigError, match="compare"):
+            grids.compare_table(str(recipe))
+
+
+# What is already there
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.todo: list[str] = []
+
+    def planned(self, jobs: Any, todo: Any) -> None:
+        self.todo = [job.label for job in todo]
+
+    def began(self, job: Job) -> None: ...
+
+    def finished_round(self, job: Job, record: Any) -> None: ...
+
+    def ended(self, job: Job, problem: str | None) -> None: ...
+
+
+def make_job(folder: Path, *overrides: str) -> Job:
+    return Job("pep", {}, 0, load("default", overrides), folder)
+
+
+def test_a_folder_is_new_stopped_finished_or_another_run(tmp_path: Path) -> None:
+    job = make_job(tmp_path / "run")
+    assert state_of(job) == "new"
+    job.folder.mkdir()
+    (job.folder / ".lock").touch()
+    assert state_of(job) == "new"
+    settings = {**dump(job.config), "workers": 7, "environment": {"commit": "another"}}
+    (job.folder / "config.toml").write_text(tomli_w.dumps(settings))
+    assert state_of(job) == "stopped"
+    (job.folder / "summary.json").write_text("{")
+    assert state_of(job) == "stopped"
+    (job.folder / "summary.json").write_text("{}")
+    assert state_of(job) == "finished"
+    other = make_job(job.folder, "training.lr=0.5")
+    assert state_of(other) == "other"
+    assert difference(other) == "there training.lr=0.1, asked for training.lr=0.5"
+    (job.folder / "config.toml").unlink()
+    assert state_of(job) == "other"
+
+
+def test_finished_runs_are_not_run_and_other_runs_are_refused(tmp_path: Path) -> None:
+    job = make_job(tmp_path / "run")
+    job.folder.mkdir()
+    (job.folder / "config.toml").write_text(tomli_w.dumps(dump(job.config)))
+    (job.folder / "summary.json").write_text("{}")
+    watcher = Recorder()
+    assert run_grid([job], watcher) == {}
+    assert watcher.todo == []
+    with pytest.raises(RunFolderError, match=r"there rounds=20, asked for rounds=3.*--overwrite"):
+        run_grid([make_job(job.folder, "rounds=3")], watcher)
+
+
+# Choosing
+
+
+def trial(method: str, lr: float, *accuracies: float) -> tune.Trial:
+    return tune.Trial(method, {"training.lr": lr}, accuracies)
+
+
+def test_the_best_finished_trial_is_chosen_and_the_first_of_equals() -> None:
+    values = {"training.lr": (0.1, 0.2, 0.3)}
+    trials = [
+        trial("pep", 0.1, 0.5, 0.7), trial("pep", 0.2, 0.6, 0.7), trial("pep", 0.3, 0.65, 0.65),
+        trial("head", 0.1, 0.5, 0.5), trial("head", 0.2, 0.5, 0.5), trial("head", 0.3, 0.9),
+        trial("ppt", 0.1), trial("ppt", 0.2), trial("ppt", 0.3),
+    ]  # fmt: skip
+    choices = tune.choose(trials, values, seeds=2)
+    assert {method: choice.trial.changes["training.lr"] for method, choice in choices.items()} == {
+        "pep": 0.2,
+        "head": 0.1,
+    }
+    assert choices["pep"].edges == ()
+    assert choices["head"].edges == ("training.lr=0.1",)
+
+
+def test_only_numbers_have_edges() -> None:
+    values = {"a": ("x", "y"), "b": (True, False), "c": (5,), "d": (3, 1, 2)}
+    assert tune.edges({"a": "x", "b": True, "c": 5, "d": 3}, values) == ("d=3",)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "values", "message"),
+    [
+        ({}, {}, "Nothing to choose from. Give --grid"),
+        ({"evaluation.on": "test"}, {"rounds": (1,)}, "never chosen on test images"),
+        ({}, {"evaluation.on": ("test", "validation")}, "--grid evaluation.on= is not possible"),
+    ],
+)
+def test_settings_are_never_chosen_on_test_images(
+    overrides: dict[str, Any], values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tune.trial_grid(Grid("default", overrides, ("pep",), (0,), values))
+
+
+def test_trials_are_tested_on_validation_images_only(tmp_path: Path) -> None:
+    grid = tune.trial_grid(Grid("default", {}, ("pep", "head"), (0,), {"training.lr": (0.1, 0.2)}))
+    assert {job.config.evaluation.on for job in grid.jobs(tmp_path)} == {"validation"}
+
+
+def test_a_tuned_recipe_gives_what_the_trial_ran_with(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        'data="digits"\nmethod="pep"\n[partition]\nname="iid"\nclients=3\n'
+        '[per_method.fedvpt]\n"training.epochs"=2\n"training.lr"=9.0\n'
+    )
+    values = {"training.lr": (0.25,), "method.prompts": (4,), "profile": ("native",)}
+    grid = Grid(str(recipe), {"rounds": 2}, ("fedvpt",), (0,), values)
+    changes = grids.product_of(values)[0]
+    choices = {"fedvpt": tune.Choice(tune.Trial("fedvpt", changes, (0.5,)), ())}
+    tuned = tune.write_recipe(tmp_path, grid, choices)
+    assert tuned.read_text().startswith(f"# fedcue compare {tuned} --methods fedvpt rounds=2\n")
+    ran, again = grid.jobs(tmp_path)[0].config, load(tuned, ["method=fedvpt", "rounds=2"])
+    ours, theirs = dump(ran), dump(again)
+    merge(theirs, {"recipe": "r"})
+    assert ours == theirs
+    assert again.method.prompts == 4
+    assert again.training.epochs == 2
+    assert load(tuned, ["method=head"]).training.lr == 0.1, "other methods are as they were"
