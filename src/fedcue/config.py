@@ -11,15 +11,20 @@ from typing import Any, Literal, cast
 from pydantic import Field, ValidationError, create_model
 
 from fedcue.errors import ConfigError, unknown
-from fedcue.registry import DATASETS, METHODS, PARTITIONS, Options, Registry
+from fedcue.registry import AGGREGATES, DATASETS, METHODS, PARTITIONS, PRIVACY, Options, Registry
 
 NAMED: dict[str, Registry | None] = {
     "method": METHODS,
     "data": DATASETS,
     "partition": PARTITIONS,
+    "aggregate": AGGREGATES,
+    "privacy": PRIVACY,
     "backbone": None,
 }
 """Sections for which ``section=NAME`` is short for ``section.name=NAME``."""
+
+DEFAULTS = {"aggregate": "mean", "privacy": "none"}
+"""Names of the sections that need not be given."""
 
 RECIPE_ONLY = ("scale", "per_method", "compare", "paper", "description", "profile", "environment")
 """Keys of a recipe file that choose settings or describe it, and are not settings themselves."""
@@ -101,6 +106,8 @@ class RunConfig(Options):
     method: Any
     data: Any
     partition: Any
+    aggregate: Any
+    privacy: Any
 
 
 def recipes() -> dict[str, Path]:
@@ -211,6 +218,8 @@ def _name_of(section: str, settings: Mapping[str, Any]) -> str:
 
 def _validate(settings: dict[str, Any]) -> RunConfig:
     classes: dict[str, Any] = {}
+    for section, name in DEFAULTS.items():
+        settings[section] = {"name": name, **settings.get(section, {})}
     for section, registry in NAMED.items():
         if registry is not None:
             options = registry.get(_name_of(section, settings))

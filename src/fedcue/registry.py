@@ -97,6 +97,23 @@ DATASETS = Registry(
         "federated-folder": "fedcue.data.named:FederatedFolder",
     },
 )
+AGGREGATES = Registry(
+    "aggregate",
+    {
+        "mean": "fedcue.aggregate.robust:Mean",
+        "trimmed_mean": "fedcue.aggregate.robust:TrimmedMean",
+        "median": "fedcue.aggregate.robust:Median",
+        "krum": "fedcue.aggregate.robust:Krum",
+    },
+)
+PRIVACY = Registry(
+    "privacy",
+    {
+        "none": "fedcue.aggregate.privacy:Privacy",
+        "paper": "fedcue.aggregate.privacy:PaperNoise",
+        "dp": "fedcue.aggregate.privacy:DifferentialPrivacy",
+    },
+)
 PARTITIONS = Registry(
     "partition",
     {

@@ -11,6 +11,7 @@ import importlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from fedcue.errors import ConfigError
@@ -41,10 +42,6 @@ class Ledger:
         for client in clients:
             self.releases[client] += releases
 
-    def copy(self) -> Ledger:
-        """Return a ledger to plan with."""
-        return Ledger(self.sample, self.clients, self.rounds, Counter(self.releases))
-
     @property
     def most(self) -> int:
         """Releases of the client with most of them."""
@@ -52,20 +49,15 @@ class Ledger:
 
     def event(self, noise: float) -> Any:
         """Return everything released so far as one event of dp-accounting."""
-        dp = _accounting()
-        gaussian = dp.GaussianDpEvent(noise)
-        if self.sample is None:
-            return dp.SelfComposedDpEvent(gaussian, self.most)
-        sampled = dp.SampledWithoutReplacementDpEvent(self.clients, self.sample, gaussian)
-        return dp.SelfComposedDpEvent(sampled, self.rounds)
+        return _event(noise, *self._spent)
 
     def epsilon(self, noise: float, delta: float) -> float:
         """Return the epsilon spent so far at ``delta``."""
-        if not self.most:
-            return 0.0
-        accountant = _accountant()
-        accountant.compose(self.event(noise))
-        return float(accountant.get_epsilon(delta))
+        return _epsilon(noise, delta, *self._spent) if self.most else 0.0
+
+    @property
+    def _spent(self) -> tuple[int, int, int]:
+        return (self.most, 0, 0) if self.sample is None else (self.rounds, self.sample, self.clients)
 
 
 def calibrate(event: Callable[[float], Any], epsilon: float, delta: float) -> float:
@@ -78,6 +70,22 @@ def version() -> str:
     from importlib.metadata import version as installed
 
     return f"dp-accounting {installed('dp-accounting')}, Renyi"
+
+
+def _event(noise: float, count: int, sample: int, clients: int) -> Any:
+    """Return ``count`` Gaussian releases, each of a secret sample if there is one."""
+    dp = _accounting()
+    release = dp.GaussianDpEvent(noise)
+    if sample:
+        release = dp.SampledWithoutReplacementDpEvent(clients, sample, release)
+    return dp.SelfComposedDpEvent(release, count)
+
+
+@lru_cache
+def _epsilon(noise: float, delta: float, count: int, sample: int, clients: int) -> float:
+    accountant = _accountant()
+    accountant.compose(_event(noise, count, sample, clients))
+    return float(accountant.get_epsilon(delta))
 
 
 def _accountant() -> Any:

@@ -179,9 +179,12 @@ class DifferentialPrivacy(Privacy):
 
 
 def clipped(update: Update, reference: Tensors, kinds: Kinds, bound: float) -> Update:
-    """Shorten the change of all trained tensors together to ``bound``; the rest stays as it is."""
+    """Shorten the change of all trained tensors together to ``bound``; the rest stays as it is.
+
+    A tensor that was not sent down is a change as it is.
+    """
     names = [name for name in update.tensors if kinds[name] in ("shared", "own")]
-    start = {name: reference[name].double() for name in names}
+    start = {name: reference.get(name, torch.zeros(())).double() for name in names}
     changes = {name: update.tensors[name].double() - start[name] for name in names}
     length = math.sqrt(sum(float(change.square().sum()) for change in changes.values()))
     factor = min(1.0, bound / length) if length else 1.0

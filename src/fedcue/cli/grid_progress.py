@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from fedcue.cli.progress import loss_text
 from fedcue.federate.grid import Job
 
 
@@ -63,7 +64,7 @@ class GridProgress:
         accuracy = record.get("mean_accuracy")
         if accuracy is not None:
             self.last[job.folder] = f"accuracy {accuracy:.1%}, worst client {record['worst_accuracy']:.1%}"
-        news = self.last.get(job.folder, f"loss {record['train_loss']:.3f}")
+        news = self.last.get(job.folder, loss_text(record))
         self.progress.update(self.lines[job.folder], completed=record["round"], news=news)
         self.progress.update(self.all, completed=self._rounds())
 

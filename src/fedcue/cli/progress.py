@@ -30,6 +30,12 @@ def sparkline(values: list[float], width: int = 16) -> str:
     return "".join(_BARS[min(7, int(value * 8))] for value in values[-width:])
 
 
+def loss_text(record: Mapping[str, Any]) -> str:
+    """Return a round's training loss or, where clients keep it to themselves, the privacy spent."""
+    loss = record["train_loss"]
+    return f"epsilon {record['epsilon']:.2f}" if loss is None else f"loss {loss:.3f}"
+
+
 class RunProgress:
     """Watches one run: round, loss, accuracy, bytes, time left."""
 
@@ -87,7 +93,8 @@ class RunProgress:
         if accuracy is not None:
             self.accuracies.append(accuracy)
         shown = f"accuracy {self.accuracies[-1]:6.1%} " if self.accuracies else ""
-        news = f"loss {record['train_loss']:.3f}  {shown}{sparkline(self.accuracies)}  {size(self.bytes)}"
+        loss = loss_text(record)
+        news = f"{loss}  {shown}{sparkline(self.accuracies)}  {size(self.bytes)}"
         self.progress.update(self.task, completed=record["round"], news=news)
         if not self.live and not self.quiet:
             accuracy_text = (
@@ -96,7 +103,7 @@ class RunProgress:
                 else f"  accuracy {accuracy:6.1%}  worst {record['worst_accuracy']:6.1%}"
             )
             self.console.print(
-                f"round {record['round']:4d}  loss {record['train_loss']:.3f}{accuracy_text}  "
+                f"round {record['round']:4d}  {loss}{accuracy_text}  "
                 f"{size(self.bytes)}  {record['seconds']:.1f} s",
                 highlight=False,
             )

@@ -42,7 +42,7 @@ class Exchange:
     known: Mapping[int, ClientMemory]
     seed: int
     traffic: Traffic = field(default_factory=Traffic)
-    losses: list[float] = field(default_factory=list)
+    losses: list[float | None] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     memories: dict[int, ClientMemory] = field(default_factory=dict)
 
@@ -53,7 +53,10 @@ class Exchange:
             self.traffic.down(download)
         updates = self._updates(jobs)
         first = next(updates, None)
-        return None if first is None else self.method.aggregate(state, chain([first], updates))
+        if first is None:
+            return None
+        combine = self.executor.federation.protection.combine(state.tensors, state.round)
+        return self.method.aggregate(state, chain([first], updates), combine)
 
     def _memory(self, client: int) -> ClientMemory:
         return self.known.get(client, ClientMemory())
@@ -66,9 +69,10 @@ class Exchange:
             update, memory = outcome
             if self.method.keeps_memory:
                 self.memories[update.client] = memory
-            self.losses.append(update.loss or 0.0)
+            self.losses.append(update.loss)
             yield self.traffic.up(update)
 
     def metrics(self) -> dict[str, Any]:
-        """Return the mean training loss and what travelled."""
-        return {"train_loss": sum(self.losses) / len(self.losses), **vars(self.traffic)}
+        """Return the mean training loss, if clients tell theirs, and what travelled."""
+        told = [loss for loss in self.losses if loss is not None]
+        return {"train_loss": sum(told) / len(told) if told else None, **vars(self.traffic)}

@@ -16,9 +16,11 @@ from fedcue.config import RunConfig
 from fedcue.data.client import ClientData, drop_images, make_clients
 from fedcue.data.dataset import Dataset
 from fedcue.data.images import flip_and_crop
-from fedcue.data.store import decode_images
+from fedcue.data.store import PixelStore, decode_images
 from fedcue.errors import ClientError, ConfigError, Interrupted
+from fedcue.federate.budget import Budget
 from fedcue.federate.interrupt import StopFlag
+from fedcue.federate.protection import Guard, Protection, check_protection
 from fedcue.methods.base import Method, Visit
 from fedcue.model.backbone import load_backbone
 from fedcue.model.frozen import FrozenCache
@@ -45,9 +47,8 @@ class Federation:
         self.config = config
         self.method: Method = config.method
         self.stop = StopFlag()
-        self.dataset: Dataset = config.data.load(config.seed)
-        self.model = PromptedViT(load_backbone(config.backbone.name, config.backbone.image_size))
-        self.model.backbone.to(config.device)
+        self.dataset = self._load_dataset()
+        self.model = self._load_model()
         partition = config.partition.split(self.dataset, rng(config.seed, "partition"))
         on_validation = config.evaluation.on == "validation"
         clients = make_clients(
@@ -57,18 +58,33 @@ class Federation:
             validation_share=config.evaluation.validation_share if on_validation else 0.0,
             seed=config.seed,
         )
-        self.pixels = decode_images(
-            self.dataset,
-            self._used(clients),
-            self.model.architecture.image_size,
-            on_bad=config.data.on_bad_image,
-            max_pixels=config.data.max_pixels,
-            cache_bytes=config.data.cache_bytes,
-        )
+        self.pixels = self._decode(self._used(clients))
         self.clients = drop_images(self.dataset, clients, self.pixels.bad)
         self.setting = self._setting()
         self.method.check(self.setting)
         self._check_sampling()
+        check_protection(config)
+        self.budget = Budget.of(config, self.training_clients, self._records())
+        self.protection = Protection.of(config, self.budget.privacy)
+
+    def _load_dataset(self) -> Dataset:
+        return self.config.data.load(self.config.seed)  # type: ignore[no-any-return]
+
+    def _load_model(self) -> PromptedViT:
+        backbone = load_backbone(self.config.backbone.name, self.config.backbone.image_size)
+        return PromptedViT(backbone.to(self.config.device))
+
+    def _decode(self, indices: NDArray[np.int64]) -> PixelStore:
+        data = self.config.data
+        return decode_images(
+            self.dataset,
+            indices,
+            self.model.architecture.image_size,
+            on_bad=data.on_bad_image,
+            max_pixels=data.max_pixels,
+            cache_bytes=data.cache_bytes,
+            cache_folder=data.cache_folder,
+        )
 
     def _used(self, clients: Sequence[ClientData]) -> NDArray[np.int64]:
         return np.unique(np.concatenate([part for client in clients for part in self._parts(client)]))
@@ -91,6 +107,9 @@ class Federation:
                 f"{len(self.clients)} clients train. Give at most {available}."
             )
 
+    def _records(self) -> int:
+        return sum(len(client.train) for client in self.clients if not client.heldout)
+
     @cached_property
     def training_clients(self) -> NDArray[np.int64]:
         """Ids of the clients that may be sampled."""
@@ -112,15 +131,20 @@ class Federation:
 
     def warm_up(self, client: int) -> Update | None:
         """Return the client's reply before round 0."""
-        return self.method.warm_up(self._visit(client, torch_rng(self.config.seed, "warm up", client)))
+        guard = self.protection.guard(client, "warm up")
+        generator = torch_rng(self.config.seed, "warm up", client)
+        reply = self.method.warm_up(self._visit(client, generator, guard))
+        return None if reply is None else guard.leave(reply, {})
 
     def train(self, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
         """Train one client for one round."""
         client = download.client
         generator = torch_rng(self.config.seed, "client", client, download.round)
+        guard = self.protection.guard(client, download.round)
         limit = self.config.client_timeout
         try:
-            visit = self._visit(client, generator, None if limit is None else time.monotonic() + limit)
+            deadline = None if limit is None else time.monotonic() + limit
+            visit = self._visit(client, generator, guard, deadline)
             update, memory = self.method.update(visit, download, memory)
         except Interrupted:
             raise
@@ -129,7 +153,7 @@ class Federation:
         for name, tensor in update.tensors.items():
             if not torch.isfinite(tensor).all():
                 raise ClientError(f"its update of {name} is not finite")
-        return update, memory
+        return guard.leave(update, download.tensors), memory
 
     def test(
         self, clients: Sequence[int], download: Download, memory: ClientMemory, final: bool
@@ -155,7 +179,8 @@ class Federation:
         if not self.method.keeps_memory:
             return self.method.personalize(self.model, download, samples.log_priors, memory)
         generator = torch_rng(self.config.seed, "test", clients[0], download.round)
-        return self.method.for_test(self._visit(clients[0], generator), download, memory, final)
+        guard = self.protection.guard(clients[0], "test")
+        return self.method.for_test(self._visit(clients[0], generator, guard), download, memory, final)
 
     # Their images
 
@@ -182,7 +207,9 @@ class Federation:
         share = self.method.prior_smoothing
         return ((1 - share) * priors + share / len(priors)).log().float()
 
-    def _visit(self, client: int, generator: torch.Generator, deadline: float | None = None) -> Visit:
+    def _visit(
+        self, client: int, generator: torch.Generator, guard: Guard, deadline: float | None = None
+    ) -> Visit:
         augment = flip_and_crop if self.config.data.augment == "flip+crop" else None
         samples = Samples(
             self.cache.view([2 * client], augment),
@@ -191,4 +218,5 @@ class Federation:
             partial(self._check, deadline),
         )
         config = self.config
-        return Visit(client, self.model, samples, config.training, generator, config.evaluation.chunk)
+        chunk, class_sums = config.evaluation.chunk, guard.class_sums
+        return Visit(client, self.model, samples, config.training, generator, chunk, class_sums)

@@ -106,6 +106,7 @@ class Run:
         self.federation = self.executor.federation
         self.config = self.federation.config
         self.method = self.federation.method
+        self.budget = self.federation.budget.fresh()
 
     def complete(self, resume: bool) -> Result:
         """Start or resume, do all rounds, write the results."""
@@ -126,8 +127,10 @@ class Run:
         clients = warm_start_clients(
             self.federation.training_clients, self.config.warm_start, self.config.seed
         )
+        self.budget.warm_up()
         replies = (traffic.up(reply) for reply in self.executor.warm_up(clients))
-        state = self.method.start(self.federation.setting, self.config.seed, replies)
+        combine = self.federation.protection.combine({}, "warm up")
+        state = self.method.start(self.federation.setting, self.config.seed, replies, combine)
         self.totals = {
             "warm_up_upload_floats": traffic.upload_floats,
             "warm_up_upload_bytes": traffic.upload_bytes,
@@ -141,7 +144,9 @@ class Run:
         checkpoint = self.folder.checkpoints.newest()
         self.folder.truncate_metrics(checkpoint.metrics_bytes)
         self.memories, self.totals = dict(checkpoint.memories), dict(checkpoint.totals)
-        for record in self.folder.read_metrics():
+        records = self.folder.read_metrics()
+        self.budget.replay(records, ATTEMPTS)
+        for record in records:
             self.observer.finished_round(record)
         return checkpoint.state
 
@@ -174,12 +179,13 @@ class Run:
         failures: list[dict[str, Any]] = []
         for attempt in range(ATTEMPTS):
             sampled = sample_clients(self.federation.training_clients, self.config, state.round, attempt)
+            self.budget.visit(sampled, state.round)
             exchange = Exchange(self.method, self.executor, self.memories, self.config.seed)
             after = exchange.run(state, sampled)
             failures += [{"attempt": attempt, **vars(failure)} for failure in exchange.failures]
             if after is not None and len(exchange.losses) >= self.config.min_updates:
                 self.memories |= exchange.memories
-                record |= {"clients": sampled, **exchange.metrics()}
+                record |= {"clients": sampled, **exchange.metrics(), **self.budget.metrics()}
                 record |= {"failures": failures} if failures else {}
                 return after
         reasons = "; ".join(f"client {failure['client']}: {failure['reason']}" for failure in failures[-3:])
@@ -219,6 +225,7 @@ class Run:
             "frozen_cache": self.federation.cache.level,
             "bad_images": len(self.federation.pixels.bad),
             "peak_memory_mb": peak_memory_mb(),
+            **self.budget.summary(),
         }
         self.folder.write_summary(summary)
         return Result(self.folder.path, summary, rounds)

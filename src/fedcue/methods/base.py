@@ -1,13 +1,12 @@
 """The method contract: a server half and a client half that meet only through named tensors.
 
-Every step has a FedAvg default; a method overrides the steps that differ. The same object runs in
-the simulator and in a deployment.
+Every step has a FedAvg default that a method may override. It runs alike in simulator and deployment.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +15,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Generator, Tensor
 
-from fedcue.aggregate.mean import Weighting, sum_updates
+from fedcue.aggregate.mean import Combine, Weighting, sum_updates
+from fedcue.aggregate.prototypes import CentroidSums
 from fedcue.config import Training
 from fedcue.model.prompted import PromptedViT, Prompter, no_prompts
 from fedcue.model.vit import Architecture
@@ -24,7 +24,7 @@ from fedcue.registry import Options
 from fedcue.rng import torch_rng
 from fedcue.train.local import Loss, StepFilter, fit
 from fedcue.train.samples import Batch, Samples
-from fedcue.types import ClientMemory, Download, ServerState, Setting, Tensors, Update
+from fedcue.types import ClientMemory, Download, Kind, ServerState, Setting, Tensors, Update
 
 PAPER: dict[str, Any] = {
     "training.optimiser": "sgd",
@@ -49,6 +49,7 @@ class Visit:
     training: Training
     generator: Generator
     chunk: int = 100
+    class_sums: Callable[[int], CentroidSums] = CentroidSums
 
     def fit(
         self, loss: Loss, start: Tensors, finished_rounds: int, step_filter: StepFilter | None = None
@@ -110,11 +111,17 @@ class Method(Options):
         """Return the names of the tensors that a client sends back."""
         return self.shared()
 
+    def kinds(self) -> dict[str, Kind]:
+        """Return what each returned tensor is; what is left out, no privacy or robust rule admits."""
+        return dict.fromkeys(self.shared(), "shared")
+
     def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
         """Return the shared tensors before round 0: here the head ``[C, d]``, no bias by default."""
         return initial_head(setting.classes, setting.width, self.head_bias, seed)
 
-    def start(self, setting: Setting, seed: int, replies: Iterable[Update]) -> ServerState:
+    def start(
+        self, setting: Setting, seed: int, replies: Iterable[Update], combine: Combine = sum_updates
+    ) -> ServerState:
         """Return the state before round 0, given the clients' warm-up replies."""
         return ServerState(0, self.initial(setting, seed))
 
@@ -122,11 +129,12 @@ class Method(Options):
         """Return what is sent to ``client`` at the start of a round."""
         return Download(client, state.round, seed, {name: state.tensors[name] for name in self.sent()})
 
-    def aggregate(self, state: ServerState, updates: Iterable[Update]) -> ServerState:
+    def aggregate(
+        self, state: ServerState, updates: Iterable[Update], combine: Combine = sum_updates
+    ) -> ServerState:
         """Return the state after a round (FedAvg)."""
-        sums = sum_updates(updates, self.weighting)
-        averaged = {name: sums.mean(name) for name in self.shared()}
-        return ServerState(state.round + 1, {**state.tensors, **averaged})
+        sums = combine(updates, self.weighting)
+        return ServerState(state.round + 1, {**state.tensors, **{n: sums.mean(n) for n in self.shared()}})
 
     # At the client
 

@@ -13,14 +13,14 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from fedcue.aggregate.mean import sum_updates
-from fedcue.aggregate.prototypes import CentroidSums, first_prototypes, move_prototypes
+from fedcue.aggregate.mean import Combine, sum_updates
+from fedcue.aggregate.prototypes import first_prototypes, move_prototypes
 from fedcue.errors import ConfigError
 from fedcue.methods.base import Method, Visit, initial_prompts
 from fedcue.model.prompted import PromptedViT, Prompter, no_prompts
 from fedcue.model.prompts import class_scores, mixed, shallow
 from fedcue.train.samples import Batch
-from fedcue.types import ClientMemory, Download, ServerState, Setting, Tensors, Update
+from fedcue.types import ClientMemory, Download, Kind, ServerState, Setting, Tensors, Update
 
 CENTROIDS = ("centroids", "holds")
 
@@ -82,6 +82,11 @@ class PEP(Method):
         """Return the trained tensors, the client's centroids and which classes have one."""
         return (*self.shared(), *CENTROIDS * bool(self.layers))
 
+    def kinds(self) -> dict[str, Kind]:
+        """Declare the centroids beside the trained tensors."""
+        centroids: dict[str, Kind] = {"centroids": "class_sums", "holds": "class_counts"}
+        return {**super().kinds(), **(centroids if self.layers else {})}
+
     def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
         """Return H, P_S ``[n, d]`` and P_C ``[C, d]``: one set for all mixed blocks."""
         counts = {"shared_prompts": self.prompts, "class_prompts": setting.classes}
@@ -91,19 +96,23 @@ class PEP(Method):
             if name in self.shared()
         }
 
-    def start(self, setting: Setting, seed: int, replies: Iterable[Update]) -> ServerState:
+    def start(
+        self, setting: Setting, seed: int, replies: Iterable[Update], combine: Combine = sum_updates
+    ) -> ServerState:
         """Average the bare ViT's centroids into the first prototypes."""
         tensors = self.initial(setting, seed)
         if self.layers:
-            sums = sum_updates(replies)
+            sums = combine(replies)
             weight = sums.total("holds")
             everyone = torch.full_like(weight, sums.updates) if self.initial_mean == "literal" else None
             tensors |= first_prototypes(sums.total("centroids"), weight, everyone)
         return ServerState(0, tensors)
 
-    def aggregate(self, state: ServerState, updates: Iterable[Update]) -> ServerState:
+    def aggregate(
+        self, state: ServerState, updates: Iterable[Update], combine: Combine = sum_updates
+    ) -> ServerState:
         """FedAvg; collect centroids; after every R rounds move the prototypes (``eq:centroid_eq``)."""
-        sums = sum_updates(updates, self.weighting, plain=CENTROIDS)
+        sums = combine(updates, self.weighting, plain=CENTROIDS)
         tensors = {**state.tensors, **{name: sums.mean(name) for name in self.shared()}}
         if self.layers:
             tensors["centroid_sums"] = tensors["centroid_sums"] + sums.total("centroids")
@@ -182,7 +191,7 @@ class PEP(Method):
     @torch.no_grad()
     def _centroids(self, visit: Visit, cls_tokens: Callable[[Batch], Tensor]) -> dict[str, Tensor]:
         """Return the client's class centroids (``eq:centroid_eq_client``) and who holds them."""
-        sums = CentroidSums(visit.samples.log_priors.shape[-1])
+        sums = visit.class_sums(visit.samples.log_priors.shape[-1])
         for batch in visit.samples.batches(visit.chunk):
             sums.add(cls_tokens(batch), batch.labels)
         return sums.reply(by_count=self.prototype_weight == "count")

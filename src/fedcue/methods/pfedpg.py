@@ -11,13 +11,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedcue.aggregate.mean import Combine, sum_updates
 from fedcue.aggregate.step import Step, moments
 from fedcue.methods.base import PAPER, Method, Visit, initial_head, initial_prompts, uniform
 from fedcue.model.prompted import PromptedViT, Prompter
 from fedcue.model.prompts import shallow
 from fedcue.rng import torch_rng
 from fedcue.train.samples import Batch
-from fedcue.types import ClientMemory, Download, ServerState, Setting, Tensors, Update
+from fedcue.types import ClientMemory, Download, Kind, ServerState, Setting, Tensors, Update
 
 GENERATOR = ("basis", "query_weight", "key_weight", "value_weight", "output_weight")
 
@@ -55,6 +56,10 @@ class PFedPG(Method):
         """Return the name of the change of the prompts."""
         return ("prompt_change",)
 
+    def kinds(self) -> dict[str, Kind]:
+        """Declare a change of what only this client was sent: no mean over clients is taken of it."""
+        return {"prompt_change": "own"}
+
     def private(self) -> tuple[str, ...]:
         """Return the names of the client's head."""
         return super().shared()
@@ -68,7 +73,9 @@ class PFedPG(Method):
             **{n: uniform((width, width), bound, torch_rng(seed, "init", n)) for n in GENERATOR[1:]},
         }
 
-    def start(self, setting: Setting, seed: int, replies: Iterable[Update]) -> ServerState:
+    def start(
+        self, setting: Setting, seed: int, replies: Iterable[Update], combine: Combine = sum_updates
+    ) -> ServerState:
         """Return the generator, room for descriptors ``[clients seen, 1 or K, d]`` and the moments."""
         tensors = self.initial(setting, seed)
         for name in GENERATOR:
@@ -87,7 +94,9 @@ class PFedPG(Method):
         prompts = generate({**state.tensors, "descriptors": own})[0]
         return Download(client, state.round, seed, {"prompts": prompts})
 
-    def aggregate(self, state: ServerState, updates: Iterable[Update]) -> ServerState:
+    def aggregate(
+        self, state: ServerState, updates: Iterable[Update], combine: Combine = sum_updates
+    ) -> ServerState:
         """Step towards a generator and descriptors that give the senders the prompts they trained.
 
         The upstream gradient of a client's prompts is initial minus final, averaged over the senders.

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedcue.aggregate.keys import PLAIN, count_keys, mean_keys, orthonormal
-from fedcue.aggregate.mean import sum_updates
+from fedcue.aggregate.mean import Combine, sum_updates
 from fedcue.errors import ConfigError
 from fedcue.methods.base import PAPER, Method, Visit, classify, initial_prompts, uniform
 from fedcue.model.prompted import PromptedViT, Prompter
@@ -86,9 +86,11 @@ class SGPT(Method):
             "counts": torch.zeros(self.groups, dtype=torch.int64),
         }
 
-    def aggregate(self, state: ServerState, updates: Iterable[Update]) -> ServerState:
+    def aggregate(
+        self, state: ServerState, updates: Iterable[Update], combine: Combine = sum_updates
+    ) -> ServerState:
         """Average; move groups and keys with momentum; add up the counts."""
-        sums = sum_updates(map(count_keys, updates), self.weighting, PLAIN)
+        sums = combine(map(count_keys, updates), self.weighting, PLAIN)
         old, new = state.tensors, {name: sums.mean(name) for name in self.shared()}
         new["group_prompts"] = torch.lerp(new["group_prompts"], old["group_prompts"], self.momentum)
         new["keys"] = torch.lerp(mean_keys(sums), old["keys"], self.key_momentum)

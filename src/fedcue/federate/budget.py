@@ -1,0 +1,154 @@
+"""The privacy budget of a run: settled before it starts, spent round by round, never exceeded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcue.aggregate.accounting import Ledger, calibrate, version
+from fedcue.aggregate.privacy import DifferentialPrivacy, PaperNoise, Privacy
+from fedcue.config import RunConfig
+from fedcue.errors import ConfigError, FedcueError
+from fedcue.federate.sampling import sample_clients, warm_start_clients
+
+AGAINST = {
+    "central": "everyone who sees what the server sends or publishes; the server itself is trusted",
+    "local": "everyone, the server included",
+    "secret": "; and only as long as nobody but the server knows who took part (not other clients either)",
+}
+NOT_COVERED = (
+    "test images; choices made by looking at results; "
+    "what a simulation writes down beside the model: class priors in model.json, counts in "
+    "analysis.safetensors, clients' own tensors, accuracies, the seed in config.toml"
+)
+
+
+@dataclass
+class Budget:
+    """What has been spent; for a run without differential privacy there is nothing to spend."""
+
+    config: RunConfig
+    privacy: Privacy
+    clients: NDArray[np.int64]
+    ledger: Ledger
+
+    @classmethod
+    def of(cls, config: RunConfig, clients: NDArray[np.int64], records: int) -> Budget:
+        """Return an untouched budget with the noise settled, or refuse a run that would exceed it."""
+        secret = getattr(config.privacy, "sample", "known") == "secret"
+        ledger = Ledger(config.clients_per_round if secret else None, len(clients))
+        budget = cls(config, config.privacy, clients, ledger)
+        if isinstance(config.privacy, DifferentialPrivacy):
+            _check_delta(config.privacy.delta, records)
+            budget.privacy = budget._settled(config.privacy)
+        return budget
+
+    def fresh(self) -> Budget:
+        """Return the same budget with nothing spent."""
+        ledger = Ledger(self.ledger.sample, self.ledger.clients)
+        return Budget(self.config, self.privacy, self.clients, ledger)
+
+    def warm_up(self) -> None:
+        """Count the releases of the warm start."""
+        asked = warm_start_clients(self.clients, self.config.warm_start, self.config.seed)
+        if self._statistics:
+            self.ledger.add(asked, 1)
+
+    def visit(self, clients: Iterable[int], round_: int) -> None:
+        """Count the releases of a round that is about to start, unless the budget does not allow it."""
+        self.ledger.add(clients, 1 + self._statistics)
+        privacy = self.privacy
+        if isinstance(privacy, DifferentialPrivacy) and self.epsilon > privacy.max_epsilon:
+            raise FedcueError(
+                f"Round {round_ + 1} would spend epsilon={self.epsilon:.3f}, more than "
+                f"privacy.max_epsilon={privacy.max_epsilon:g} (a round drawn again is spent twice). "
+                "The model after the last round is in the newest checkpoint."
+            )
+
+    def replay(self, records: Iterable[Mapping[str, Any]], attempts: int) -> None:
+        """Count again what a run that is resumed has spent, rounds drawn again included."""
+        self.warm_up()
+        for record in records:
+            for attempt in range(attempts):
+                drawn = sample_clients(self.clients, self.config, record["round"] - 1, attempt)
+                self.visit(drawn, record["round"] - 1)
+                if drawn == record["clients"]:
+                    break
+
+    @property
+    def epsilon(self) -> float:
+        """What has been spent so far (0 without differential privacy)."""
+        privacy = self.privacy
+        if not isinstance(privacy, DifferentialPrivacy) or privacy.noise is None:
+            return 0.0
+        return self.ledger.epsilon(privacy.noise, privacy.delta)
+
+    def metrics(self) -> dict[str, Any]:
+        """Return what a round's record says of it."""
+        return {"epsilon": self.epsilon} if isinstance(self.privacy, DifferentialPrivacy) else {}
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the run's summary says of it."""
+        privacy = self.privacy
+        if isinstance(privacy, PaperNoise):
+            label = "noise injection on prototypes, not differential privacy"
+            return {"privacy": {"name": "paper", "label": label, "noise_epsilon": privacy.epsilon}}
+        if not isinstance(privacy, DifferentialPrivacy):
+            return {}
+        secret = privacy.sample == "secret"
+        return {
+            "privacy": {
+                "name": "dp",
+                "epsilon": self.epsilon,
+                "delta": privacy.delta,
+                "unit": "one training record",
+                "neighbours": "replace-one",
+                "where": privacy.where,
+                "sample": privacy.sample,
+                "noise_multiplier": privacy.noise,
+                "clip": privacy.clip,
+                "releases_of_one_client": self.ledger.most,
+                "accountant": version(),
+                "against": AGAINST[privacy.where] + AGAINST["secret"] * secret,
+                "not_covered": NOT_COVERED,
+            }
+        }
+
+    @property
+    def _statistics(self) -> bool:
+        return "class_sums" in self.config.method.kinds().values()
+
+    def _settled(self, privacy: DifferentialPrivacy) -> DifferentialPrivacy:
+        """Return the options with the noise they leave open; all rounds of the run must fit."""
+        plan = self._plan()
+        needed = calibrate(plan.event, privacy.max_epsilon, privacy.delta) if plan.most else 1.0
+        if privacy.noise is None:
+            return privacy.model_copy(update={"noise": needed})
+        spent = plan.epsilon(privacy.noise, privacy.delta)
+        if spent > privacy.max_epsilon:
+            raise ConfigError(
+                f"{self.config.rounds} rounds with privacy.noise={privacy.noise:g} would spend "
+                f"epsilon={spent:.2f}, more than privacy.max_epsilon={privacy.max_epsilon:g}. "
+                f"Give privacy.noise={needed:.4g} or more (or none at all), fewer rounds, or a larger budget."
+            )
+        return privacy
+
+    def _plan(self) -> Ledger:
+        """Return the ledger as it will be after the last round, if no round is drawn again."""
+        ahead = replace(self.fresh(), privacy=Privacy())
+        ahead.warm_up()
+        for round_ in range(self.config.rounds):
+            ahead.visit(sample_clients(self.clients, self.config, round_, 0), round_)
+        return ahead.ledger
+
+
+def _check_delta(delta: float, records: int) -> None:
+    if delta * records >= 1:
+        raise ConfigError(
+            f"privacy.delta={delta:g} would allow to publish one of the {records} training records as it "
+            f"is. Give less than {1 / records:.1g}."
+        )

@@ -1,0 +1,114 @@
+"""What stands between clients and server: noise and clipping on the way up, the rule of combining.
+
+Noise comes from streams named by seed, client and round, so that a simulation can be repeated. Who
+knows the seed can take the noise away again: a deployment gives ``fresh_stream`` instead.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Generator
+
+from fedcue.aggregate.mean import Combine
+from fedcue.aggregate.privacy import Kinds, Privacy
+from fedcue.aggregate.prototypes import CentroidSums
+from fedcue.aggregate.robust import Aggregation
+from fedcue.config import RunConfig
+from fedcue.errors import ConfigError
+from fedcue.methods.base import Method
+from fedcue.rng import torch_rng
+from fedcue.types import Tensors, Update
+
+Stream = Callable[..., Generator]
+"""From names (``client`` or ``server``, a round) to the generator their noise is drawn with."""
+
+
+def fresh_stream(*names: str | int) -> Generator:
+    """Return a generator seeded by the operating system, whatever the names: noise nobody can repeat."""
+    generator = Generator()
+    generator.manual_seed(secrets.randbits(63))
+    return generator
+
+
+@dataclass(frozen=True)
+class Guard:
+    """The protection of one client during one visit."""
+
+    privacy: Privacy
+    kinds: Kinds
+    generator: Generator
+
+    def class_sums(self, classes: int) -> CentroidSums:
+        """Return what the client gathers its class statistics with."""
+        return self.privacy.class_sums(classes, self.generator)
+
+    def leave(self, update: Update, reference: Tensors) -> Update:
+        """Return the update as it leaves the client, which was sent ``reference``."""
+        return self.privacy.leave(update, reference, self.kinds, self.generator)
+
+
+@dataclass(frozen=True)
+class Protection:
+    """How updates leave clients and are combined, checked against what the method uploads."""
+
+    aggregation: Aggregation
+    privacy: Privacy
+    kinds: Kinds
+    stream: Stream
+
+    @classmethod
+    def of(cls, config: RunConfig, privacy: Privacy, stream: Stream | None = None) -> Protection:
+        """Return the protection a configuration asks for; ``privacy`` has its noise settled."""
+        stream = stream or partial(torch_rng, config.seed, "privacy")
+        return cls(config.aggregate, privacy, config.method.kinds(), stream)
+
+    def guard(self, client: int, moment: int | str) -> Guard:
+        """Return the protection of one client at the warm start or in a round."""
+        return Guard(self.privacy, self.kinds, self.stream(client, moment))
+
+    def combine(self, reference: Tensors, moment: int | str) -> Combine:
+        """Return how the server combines updates of clients that were all sent ``reference``."""
+        rule = self.aggregation.combiner(reference)
+        return self.privacy.combiner(rule, reference, self.kinds, self.stream("server", moment))
+
+
+def check_protection(config: RunConfig) -> None:
+    """Raise a ``ConfigError`` where method, rule and privacy do not go together."""
+    method, aggregation, privacy = config.method, config.aggregate, config.privacy
+    aggregation.check(config.clients_per_round)
+    privacy.check(method.name, method.returned(), method.kinds())
+    central = getattr(privacy, "where", None) == "central"
+    if central and not aggregation.plain:
+        raise ConfigError(
+            "privacy.where=central knows the sensitivity of a plain mean only. "
+            "Give aggregate=mean without norm_bound, or privacy.where=local."
+        )
+    if not aggregation.plain:
+        _check_robust(method, aggregation)
+    if method.weighting == "size" and (central or not aggregation.plain):
+        reason = "privacy.where=central" if central else f"aggregate={_described(aggregation)}"
+        raise ConfigError(
+            f"method.weighting=size lets one client weigh more than others, which {reason} does not "
+            "allow. Give method.weighting=uniform."
+        )
+
+
+def _check_robust(method: Method, aggregation: Aggregation) -> None:
+    """Refuse methods whose uploads are not all trained copies of what every client was sent."""
+    kinds: dict[str, Any] = dict(method.kinds())
+    bad = [name for name in method.returned() if kinds.get(name, "own") == "own"]
+    if bad:
+        raise ConfigError(
+            f"aggregate={_described(aggregation)} cannot protect {method.name}: no mean over clients is "
+            f"taken of its {', '.join(bad)}. Give aggregate=mean, or another method."
+        )
+
+
+def _described(aggregation: Aggregation) -> str:
+    bound = f" with norm_bound={aggregation.norm_bound}" if aggregation.norm_bound is not None else ""
+    return aggregation.name + bound
