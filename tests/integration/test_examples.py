@@ -1,0 +1,33 @@
+"""The examples run, and the pseudocode computes what the engine computes."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support import ROOT, SMALL
+
+import fedcue
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("rounds", [2, 10])
+def test_the_pseudocode_equals_the_engine(tmp_path: Path, rounds: int) -> None:
+    settings = [*SMALL, f"rounds={rounds}", "snapshots=[]", "evaluation.every=0"]
+    plain = example("00_pseudocode").main(rounds, tuple(settings))
+    result = fedcue.run(fedcue.configure("default", settings), tmp_path / "run")
+    ours = load_file(result.folder / "model.safetensors")
+    for name, tensor in plain.items():
+        torch.testing.assert_close(tensor, ours[name], atol=1e-4, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
