@@ -1,0 +1,71 @@
+"""Every figure by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fedcue.errors import ConfigError, RunFolderError, unknown
+from fedcue.report import curves, inside, people, sensitivity
+from fedcue.report.figure import Figure
+from fedcue.report.series import RunSeries
+
+Builder = Callable[[Sequence[RunSeries]], Figure | None]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How a figure is made, where the page shows it and what runs it needs."""
+
+    build: Builder
+    section: str
+    needs: str
+
+
+FIGURES: dict[str, Entry] = {
+    "accuracy-rounds": Entry(curves.accuracy_by_round, "training", "rounds that were evaluated"),
+    "accuracy-bytes": Entry(curves.accuracy_by_bytes, "training", "rounds that were evaluated"),
+    "loss-rounds": Entry(curves.loss_by_round, "training", "at least one round"),
+    "loss-bytes": Entry(curves.loss_by_bytes, "training", "at least one round"),
+    "cost-to-target": Entry(curves.cost_to_target, "training", "rounds that were evaluated"),
+    "clients": Entry(people.client_accuracies, "clients", "a finished run"),
+    "domains": Entry(people.domain_accuracies, "clients", "a finished run on several domains"),
+    "partition": Entry(people.partition_map, "partition", "a finished run"),
+    "domain-map": Entry(people.domain_map, "partition", "a finished run on several domains"),
+    "generalisation": Entry(people.generalisation, "generalisation", "a finished run with held-out clients"),
+    "mixing-weights": Entry(inside.mixing_weights, "inside", "a finished run of pep"),
+    "mixing-weights-classes": Entry(inside.mixing_weights_of_classes, "inside", "a finished run of pep"),
+    "class-prompts": Entry(inside.class_prompts, "inside", "a finished run of pep"),
+    "class-prompts-evolution": Entry(
+        inside.class_prompts_evolution, "inside", "a run of pep with two or more snapshots, such as snapshots=[0,10,20]"
+    ),
+    "cls-tokens": Entry(inside.cls_tokens, "inside", "a finished run with evaluation.cls_sample above 0"),
+    "prototype-accuracy": Entry(
+        inside.prototype_accuracy, "inside", "a finished run whose analysis holds prototype_top1 and prototype_top5"
+    ),
+    "prototype-drift": Entry(
+        inside.prototype_drift, "inside", "a run of pep with two or more snapshots, such as snapshots=[0,10,20]"
+    ),
+    "sensitivity": Entry(sensitivity.sensitivity, "sensitivity", "runs of one method that differ in one setting"),
+    "privacy": Entry(curves.privacy_by_round, "privacy", "a run that accounts for its privacy"),
+}
+
+
+def build(name: str, series: Sequence[RunSeries]) -> Figure:
+    """Make one figure or say what it needs."""
+    if name not in FIGURES:
+        raise ConfigError(unknown("figure", name, FIGURES))
+    figure = FIGURES[name].build(series)
+    if figure is None:
+        raise RunFolderError(f"Figure {name} has nothing to show: it needs {FIGURES[name].needs}.")
+    return figure
+
+
+def build_all(series: Sequence[RunSeries]) -> dict[str, list[Figure]]:
+    """Make every figure the runs allow, by section of the page."""
+    sections: dict[str, list[Figure]] = {}
+    for entry in FIGURES.values():
+        figure = entry.build(series)
+        if figure is not None:
+            sections.setdefault(entry.section, []).append(figure)
+    return sections

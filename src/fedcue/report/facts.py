@@ -1,0 +1,163 @@
+"""What was run, in words: settings, headline, states, failures, privacy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedcue.report.people import shorten
+from fedcue.report.runs import RunRecord
+from fedcue.report.series import METHOD_LABELS, RunSeries, flat, show
+
+MAX_FAILURES = 50
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line of what was run."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Something that went wrong, and where."""
+
+    where: str
+    text: str
+
+
+def title(series: Sequence[RunSeries]) -> str:
+    """Return what is compared, in a line."""
+    runs = [run for one in series for run in one.runs]
+    data = _both(runs, lambda s: s.get("data.name"))
+    methods = list(dict.fromkeys(METHOD_LABELS.get(one.method, one.method) for one in series))
+    what = shorten(methods[0]) if len(methods) == 1 else f"{len(methods)} methods"
+    return f"{what} on {data}" if data else what
+
+
+def headline(series: Sequence[RunSeries]) -> str:
+    """Say which series leads, by how much, and whether that is more than the spread over seeds."""
+    known = [(stats, one) for one in series if (stats := one.mean_std("mean_accuracy"))]
+    ranked = sorted(known, key=lambda pair: -pair[0][0])
+    if not ranked:
+        return "No accuracy is known yet."
+    (best, spread), leader = ranked[0]
+    text = f"{leader.label} reaches {best:.1%} mean accuracy"
+    if len(ranked) == 1:
+        return text + "."
+    (second, other), runner_up = ranked[1]
+    text += f", {100 * (best - second):.1f} points above {runner_up.label}"
+    if len(leader.runs) > 1 and len(runner_up.runs) > 1 and best - second <= spread + other:
+        text += " (within the spread over seeds)"
+    worst = leader.mean_std("worst_accuracy")
+    return text + (f"; its worst client has {worst[0]:.1%}." if worst else ".")
+
+
+def facts(runs: Sequence[RunRecord]) -> list[Fact]:
+    """Return the settings a reader needs to know, "a / b" where runs differ."""
+    good = [run for run in runs if run.state != "damaged"]
+    lines: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+        "recipe": lambda s: s.get("recipe"),
+        "data": lambda s: s.get("data.name"),
+        "partition": _partition,
+        "clients per round": lambda s: s.get("clients_per_round"),
+        "rounds": lambda s: s.get("rounds"),
+        "local training": _training,
+        "backbone": _backbone,
+        "seeds": lambda s: s.get("seed"),
+        "fedcue": lambda s: _joined(s.get("environment.fedcue"), s.get("environment.commit")),
+        "software": _software,
+    }
+    found = [Fact(name, _both(good, choose)) for name, choose in lines.items()]
+    found.insert(3, Fact("clients", " / ".join(dict.fromkeys(_people(run) for run in good if run.clients))))
+    return [fact for fact in found if fact.text]
+
+
+def _both(runs: Iterable[RunRecord], choose: Callable[[Mapping[str, Any]], Any]) -> str:
+    values = [choose(flat(run.config)) for run in runs]
+    shown = list(dict.fromkeys(shorten(show(value)) for value in values if value not in (None, "")))
+    return " / ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
+
+
+def _people(run: RunRecord) -> str:
+    heldout = sum(client.heldout for client in run.clients)
+    images = sum(client.train_size for client in run.clients)
+    apart = f", {heldout} of them held out" if heldout else ""
+    return f"{len(run.clients):,}{apart}; {images:,} training images, {len(run.classes):,} classes"
+
+
+def _partition(settings: Mapping[str, Any]) -> str:
+    options = [
+        f"{key.removeprefix('partition.').replace('_', ' ')} {show(value)}"
+        for key, value in settings.items()
+        if key.startswith("partition.") and key not in ("partition.name", "partition.clients")
+    ]
+    return _joined(settings.get("partition.name"), *options)
+
+
+def _training(settings: Mapping[str, Any]) -> str:
+    parts = {"epochs": "{} epochs", "batch_size": "batch {}", "lr": "rate {}", "optimiser": "{}"}
+    given = {key: settings.get(f"training.{key}") for key in parts}
+    return _joined(*(text.format(show(given[key])) for key, text in parts.items() if given[key] is not None))
+
+
+def _backbone(settings: Mapping[str, Any]) -> str:
+    size = settings.get("backbone.image_size")
+    name = str(settings.get("backbone.name", "")).rstrip("/").split("/")[-1]
+    return _joined(name, f"{size} px" if size else None)
+
+
+def _software(settings: Mapping[str, Any]) -> str:
+    names = ("torch", "numpy", "python")
+    return _joined(*(f"{n} {settings[f'environment.{n}']}" for n in names if f"environment.{n}" in settings))
+
+
+def _joined(*parts: Any) -> str:
+    return ", ".join(str(part) for part in parts if part not in (None, ""))
+
+
+def failures(runs: Sequence[RunRecord]) -> list[Failure]:
+    """Return what went wrong: damaged and stopped runs, failing clients, images that could not be read."""
+    found = []
+    for run in runs:
+        name = shorten(run.path.name)
+        if run.state == "damaged":
+            found.append(Failure(name, run.problem[:500]))
+        elif run.state == "stopped":
+            at = f"stopped after round {len(run.rounds)} of {run.total_rounds}"
+            found.append(Failure(name, f"{at}; fedcue resume goes on from its last checkpoint."))
+        if run.summary.get("bad_images"):
+            found.append(Failure(name, f"{run.summary['bad_images']} images could not be read."))
+        for record in run.rounds:
+            problems = record.get("failures")
+            if isinstance(problems, list):
+                found += [Failure(f"{name}, round {record.get('round')}", _problem(p)) for p in problems]
+    return found[:MAX_FAILURES]
+
+
+def _problem(problem: Any) -> str:
+    if not isinstance(problem, Mapping):
+        return str(problem)[:500]
+    return ", ".join(f"{key} {value}" for key, value in problem.items())[:500]
+
+
+def privacy(series: Sequence[RunSeries]) -> list[tuple[str, list[Fact]]]:
+    """Return what each series says of its privacy: its settings and what was spent."""
+    found = []
+    for one in series:
+        run = one.runs[0]
+        settings = run.config.get("privacy")
+        spent = run.summary.get("privacy")
+        told: dict[str, Any] = {}
+        for part in (settings, spent):
+            if isinstance(part, Mapping):
+                told |= flat(part)
+            elif part not in (None, "", "none"):
+                told["mechanism"] = part
+        if told and told.get("name", "") != "none":
+            lines = [Fact(key.replace("_", " "), shorten(show(value))) for key, value in told.items()]
+            found.append((one.label, lines))
+    return found

@@ -1,0 +1,136 @@
+"""The table of methods: what a reader compares first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedcue.config import read_recipe, recipes
+from fedcue.report.runs import RunRecord, number
+from fedcue.report.series import RunSeries, spread
+from fedcue.report.tables import Cell, Table, short
+
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, what it means, and whether more is better; ``None`` where nothing is best."""
+
+    name: str
+    meaning: str
+    more_is_better: bool | None
+
+
+@dataclass(frozen=True)
+class MethodTable:
+    """The table and the numbers it is sorted by."""
+
+    columns: tuple[Column, ...]
+    table: Table
+    keys: tuple[tuple[float | str | None, ...], ...]
+
+
+ACCURACIES = {
+    "mean_accuracy": Column("mean", "mean accuracy of the clients that train, in %", True),
+    "worst_accuracy": Column("worst", "accuracy of the worst client, in %", True),
+    "percentile_5_accuracy": Column("5th pct", "5th percentile of the clients' accuracies, in %", True),
+    "percentile_10_accuracy": Column("10th pct", "10th percentile of the clients' accuracies, in %", True),
+    "percentile_15_accuracy": Column("15th pct", "15th percentile of the clients' accuracies, in %", True),
+    "heldout_mean_accuracy": Column("held-out", "mean accuracy of clients that never train, in %", True),
+}
+PAPER = {
+    "mean": Column("mean, paper", "mean accuracy the paper reports, in %", None),
+    "worst": Column("worst, paper", "accuracy of the worst client the paper reports, in %", None),
+    "heldout": Column("held-out, paper", "accuracy of held-out clients the paper reports, in %", None),
+}
+COSTS = {
+    "upload_floats": Column("floats up", "floats one client sends in one round", False),
+    "download_floats": Column("floats down", "floats one client receives in one round", False),
+    "megabytes": Column("MB total", "everything sent and received in the whole run, in MB", False),
+    "seconds": Column("time", "wall-clock seconds of the run", False),
+}
+
+
+def method_table(series: Sequence[RunSeries]) -> MethodTable:
+    """Return a line per series, the best of each column marked."""
+    paper = [_paper(one.runs[0]) for one in series]
+    quoted = {key: column for key, column in PAPER.items() if any(key in numbers for numbers in paper)}
+    scored = {key: column for key, column in ACCURACIES.items() if any(one.values(key) for one in series)}
+    columns = (
+        Column("method", "method and the settings that set it apart", None),
+        Column("seeds", "number of runs", None),
+        *scored.values(), *quoted.values(), *COSTS.values(),
+    )  # fmt: skip
+    lines = [
+        [
+            (one.label, one.label),
+            (float(len(one.runs)), str(len(one.runs))),
+            *(_accuracy(one, key) for key in scored),
+            *(_quoted(numbers, key) for key in quoted),
+            *(_cost(one, key) for key in COSTS),
+        ]
+        for one, numbers in zip(series, paper, strict=True)
+    ]
+    best = [_best(column, [line[i][0] for line in lines]) for i, column in enumerate(columns)]
+    cells = tuple(
+        tuple(Cell(text, len(lines) > 1 and key is not None and key == best[i]) for i, (key, text) in enumerate(line))
+        for line in lines
+    )
+    table = Table(tuple(column.name for column in columns), cells)
+    return MethodTable(columns, table, tuple(tuple(key for key, _ in line) for line in lines))
+
+
+def _best(column: Column, keys: Sequence[float | str | None]) -> float | None:
+    numbers = [key for key in keys if isinstance(key, float)]
+    if column.more_is_better is None or not numbers:
+        return None
+    return max(numbers) if column.more_is_better else min(numbers)
+
+
+def _accuracy(one: RunSeries, key: str) -> tuple[float | None, str]:
+    values = one.values(key)
+    if not values:
+        return None, NONE
+    mean = 100 * sum(values) / len(values)
+    return mean, f"{mean:.1f} ± {100 * spread(values):.1f}" if len(values) > 1 else f"{mean:.1f}"
+
+
+def _quoted(numbers: Mapping[str, float], key: str) -> tuple[float | None, str]:
+    value = numbers.get(key)
+    return (None, NONE) if value is None else (value, f"{value:.1f}")
+
+
+def _cost(one: RunSeries, key: str) -> tuple[float | None, str]:
+    values = [value for run in one.runs if (value := _run_cost(run, key)) is not None]
+    if not values:
+        return None, NONE
+    mean = sum(values) / len(values)
+    if key == "seconds":
+        return mean, f"{mean:.0f} s" if mean < 600 else f"{mean / 60:.0f} min"
+    return mean, f"{mean:.3g}" if key == "megabytes" and mean < 1000 else short(mean)
+
+
+def _run_cost(run: RunRecord, key: str) -> float | None:
+    if not run.rounds:
+        return None
+    if key == "seconds":
+        return run.last("seconds") if run.summary else sum(number(r.get("seconds")) or 0 for r in run.rounds)
+    if key == "megabytes":
+        sides = ("upload_bytes", "download_bytes")
+        travelled = sum(number(r.get(side)) or 0 for r in run.rounds for side in sides)
+        return (travelled + (number(run.summary.get("warm_up_upload_bytes")) or 0)) / 1e6
+    visits = sum(len(r["clients"]) for r in run.rounds if isinstance(r.get("clients"), list))
+    return sum(number(r.get(key)) or 0 for r in run.rounds) / visits if visits else None
+
+
+def _paper(run: RunRecord) -> dict[str, float]:
+    """Return the numbers the run's recipe quotes from the paper: ``[paper.METHOD]`` mean, worst, heldout."""
+    name = run.config.get("recipe")
+    if not isinstance(name, str) or name not in recipes():
+        return {}
+    quoted: Any = read_recipe(name)[1].get("paper")
+    numbers = quoted.get(run.method) if isinstance(quoted, Mapping) else None
+    found = {key: number(numbers.get(key)) for key in PAPER} if isinstance(numbers, Mapping) else {}
+    return {key: value for key, value in found.items() if value is not None}

@@ -1,0 +1,135 @@
+"""The page: one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fedcue.report import facts, palette
+from fedcue.report.catalogue import build_all
+from fedcue.report.explorer import explorer
+from fedcue.report.figure import Figure, plain
+from fedcue.report.method_table import method_table
+from fedcue.report.people import shorten, worst_clients
+from fedcue.report.runs import RunRecord
+from fedcue.report.series import METHOD_LABELS, series_of
+
+SCRIPTS = ("draw.js", "kinds.js", "legend.js", "values.js", "table.js", "client.js", "theme.js", "live.js", "start.js")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: its anchor, its heading and its figures."""
+
+    id: str
+    title: str
+    figures: tuple[Figure, ...] = ()
+
+
+SECTIONS = {
+    "run": "What was run",
+    "methods": "Methods",
+    "training": "Accuracy and loss",
+    "clients": "Clients",
+    "partition": "Data",
+    "generalisation": "New clients",
+    "inside": "Inside the prompts",
+    "sensitivity": "Settings",
+    "privacy": "Privacy",
+    "failures": "Failures",
+}
+
+
+def render(runs: Sequence[RunRecord], live: bool = False) -> str:
+    """Return the page for these runs; ``live`` makes it update itself from the server it came from."""
+    series = series_of(runs)
+    figures = build_all(series)
+    data = {
+        "figures": {figure.name: plain(figure) for made in figures.values() for figure in made},
+        "clients": explorer(series),
+        "palette": {"light": palette.LIGHT, "dark": palette.DARK, "symbols": palette.SYMBOLS},
+    }
+    always = ("run", "methods", "privacy", "failures")
+    sections = [
+        Section(name, title, tuple(figures.get(name, ())))
+        for name, title in SECTIONS.items()
+        if name in figures or name in always
+    ]
+    return _environment().get_template("page.html").render(
+        title=facts.title(series) if series else "no readable run",
+        headline=facts.headline(series),
+        sections=sections,
+        facts=facts.facts(runs),
+        runs=[_status(run) for run in runs],
+        table=method_table(series),
+        worst=worst_clients(series),
+        has_explorer=data["clients"] is not None,
+        privacy=facts.privacy(series),
+        failures=facts.failures(runs),
+        live=live,
+        data=embed(data),
+        charts=_asset("echarts/echarts.min.js"),
+        script=_script(),
+        style=_asset("page.css"),
+        policy=_policy(live),
+    )  # fmt: skip
+
+
+def embed(value: Any) -> Markup:
+    """Return JSON that can stand inside a script element whatever its strings hold."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
+    for mark in "<>&":
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
+    return Markup(text)
+
+
+def _status(run: RunRecord) -> dict[str, Any]:
+    accuracy, loss = run.last("mean_accuracy"), run.rounds[-1].get("train_loss") if run.rounds else None
+    return {
+        "name": shorten(run.path.name),
+        "method": METHOD_LABELS.get(run.method, shorten(run.method)),
+        "seed": run.seed if run.config else None,
+        "state": run.state,
+        "done": len(run.rounds),
+        "total": max(run.total_rounds, len(run.rounds)),
+        "accuracy": "–" if accuracy is None else f"{accuracy:.1%}",
+        "loss": f"{loss:.3f}" if isinstance(loss, float) else "–",
+    }
+
+
+@cache
+def _environment() -> Environment:
+    loader = PackageLoader("fedcue.report", "templates")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+@cache
+def _asset(name: str) -> Markup:
+    text = (resources.files("fedcue.report") / "assets" / name).read_text(encoding="utf-8")
+    if "</script" in text.lower() or "</style" in text.lower():
+        raise ValueError(f"{name} cannot be inlined: it closes its own element.")
+    return Markup(text)
+
+
+@cache
+def _script() -> Markup:
+    parts = [_asset(f"page/{name}") for name in SCRIPTS]
+    return Markup("(() => {\n'use strict';\n" + "\n".join(parts) + "\n})();")
+
+
+@cache
+def _policy(live: bool) -> str:
+    """Return what the page may do: run its own two scripts and, when live, ask its own server."""
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (_asset("echarts/echarts.min.js"), _script())]
+    scripts = " ".join(f"'sha256-{digest}'" for digest in digests)
+    connect = "'self'" if live else "'none'"
+    return f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; connect-src {connect}; base-uri 'none'; form-action 'none'"

@@ -1,0 +1,150 @@
+"""Runs that differ only in the seed form one series; its label says what sets it apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedcue.report.runs import RunRecord
+
+METHOD_LABELS = {
+    "head": "Head-Tuning",
+    "fedvpt": "FedVPT",
+    "fedvpt_deep": "FedVPT-D",
+    "fedpr": "FedPR",
+    "sgpt": "SGPT",
+    "pfedpg": "pFedPG",
+    "ppt": "P-PT",
+    "pep": "PEP-FedPT",
+}
+"""The names the papers use, in the order of the paper's tables."""
+
+IRRELEVANT = ("seed", "environment", "workers", "device", "cache", "checkpoint", "snapshots", "log")
+"""Settings that do not set a series apart."""
+
+
+@dataclass(frozen=True)
+class RunSeries:
+    """Runs of one method with the same settings and different seeds."""
+
+    label: str
+    slot: int
+    runs: tuple[RunRecord, ...]
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return self.runs[0].method
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the runs."""
+        return [run.seed for run in self.runs]
+
+    def values(self, name: str) -> list[float]:
+        """Return a metric of every run that has it."""
+        return [value for run in self.runs if (value := run.last(name)) is not None]
+
+    def mean_std(self, name: str) -> tuple[float, float] | None:
+        """Return mean and sample standard deviation (0 for one value) of a metric over the seeds."""
+        values = self.values(name)
+        return (float(np.mean(values)), spread(values)) if values else None
+
+
+def spread(values: Sequence[float]) -> float:
+    """Return the sample standard deviation (n - 1), 0 for a single value."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings as ``section.key: value``."""
+    out: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            out |= flat(value, f"{prefix}{key}.")
+        else:
+            out[prefix + key] = value
+    return out
+
+
+def relevant(run: RunRecord) -> dict[str, Any]:
+    """Return the settings that make a result, flat, the seed left out."""
+    settings = flat(run.config)
+    return {key: value for key, value in settings.items() if key.split(".")[0] not in IRRELEVANT}
+
+
+def varying(runs: Iterable[RunRecord]) -> list[str]:
+    """Return the settings in which the runs differ, the recipe's name only if nothing else does."""
+    settings = [relevant(run) for run in runs]
+    keys = sorted(set().union(*settings)) if settings else []
+    differing = [key for key in keys if len({_frozen(s.get(key)) for s in settings}) > 1]
+    return [key for key in differing if key != "recipe"] or differing
+
+
+def series_of(runs: Sequence[RunRecord]) -> list[RunSeries]:
+    """Group the readable runs into series, in the paper's order of methods."""
+    groups: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        if run.state != "damaged":
+            mark = {key: value for key, value in relevant(run).items() if key != "recipe"}
+            groups.setdefault(_frozen(mark), []).append(run)
+    order = list(METHOD_LABELS)
+
+    def place(members: list[RunRecord]) -> tuple[int, str]:
+        method = members[0].method
+        return (order.index(method) if method in order else len(order), method)
+
+    found = sorted(groups.values(), key=place)
+    labels = _labels([members[0] for members in found])
+    return [
+        RunSeries(label, slot, tuple(sorted(members, key=lambda run: run.seed)))
+        for slot, (label, members) in enumerate(zip(labels, found, strict=True))
+    ]
+
+
+def _labels(firsts: Sequence[RunRecord]) -> list[str]:
+    labels = []
+    for run in firsts:
+        same_method = [other for other in firsts if other.method == run.method]
+        settings = relevant(run)
+        marks = [f"{short(key)} {show(settings.get(key))}" for key in varying(same_method)]
+        labels.append(", ".join([METHOD_LABELS.get(run.method, run.method), *marks]))
+    return labels
+
+
+def short(key: str) -> str:
+    """Return a setting's key as a label: the section is left out where the rest speaks for itself."""
+    section, _, rest = key.rpartition(".")
+    return key if rest in ("name", "clients", "lr") or not section else rest.replace("_", " ")
+
+
+def show(value: Any) -> str:
+    """Return a setting's value as a label."""
+    if isinstance(value, list):
+        return "-".join(map(str, value)) if value else "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "default" if value is None else str(value)
+
+
+def federations(series: Iterable[RunSeries]) -> list[RunRecord]:
+    """Return one run of every way the data was shared out, in the order of the series."""
+    return _first_by(series, lambda run: run.class_counts.tobytes() if run.class_counts.size else None)
+
+
+def _first_by(series: Iterable[RunSeries], key: Callable[[RunRecord], Any]) -> list[RunRecord]:
+    found: dict[Any, RunRecord] = {}
+    for one in series:
+        for run in one.runs:
+            mark = key(run)
+            if mark is not None:
+                found.setdefault(mark, run)
+    return list(found.values())
+
+
+def _frozen(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
