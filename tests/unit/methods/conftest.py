@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
+from support import ROOT
 from tiny_federation import TinyFederation
+
+sys.path.insert(0, str(ROOT / "examples"))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What holds for every method, built-in or registered: a new one is tested by existing."""
+"""What holds for every method, registered or given by its import path: a new one is tested by existing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedcue.config import Training
 from fedcue.registry import METHODS
 from fedcue.types import ClientMemory, ServerState, Update, pack, unpack
 
-EVERY = pytest.mark.parametrize("name", METHODS.names())
+EVERY = pytest.mark.parametrize("name", [*METHODS.names(), "02_new_method:SideBySide"])
 
 
 def same(first, second) -> bool:
