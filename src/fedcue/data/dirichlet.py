@@ -11,6 +11,7 @@ from fedcue.errors import PartitionError
 
 ATTEMPTS = 50
 _BLOCK = 2_000_000
+_TRIES = 4
 
 
 def equal_sizes(
@@ -95,51 +96,50 @@ def _relative(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _defer(
     client: Integers, log_q: NDArray[np.float64], capacity: Integers, generator: np.random.Generator
-) -> NDArray[np.int64]:
+) -> Integers:
     """Give every slot (in order of time) a class by deferred acceptance; see ``fill``."""
     slots, classes = len(client), len(capacity)
-    label = np.empty(slots, dtype=np.int16 if classes < 2**15 else np.int64)  # int16 sorts by radix
+    log_q = np.where(capacity > 0, log_q, -np.inf)
+    ladder = np.cumsum(_relative(log_q), axis=1)
+    ladder = ladder / ladder[:, -1:] + np.arange(len(ladder))[:, None]  # client k climbs from k to k + 1
+    label = np.zeros(slots, dtype=np.int16 if classes < 2**15 else np.int64)  # int16 sorts by radix
     last_kept = np.where(capacity > 0, slots, -1)  # the latest slot that each class would still take
-    label[:] = _ask_first(client, np.where(capacity > 0, log_q, -np.inf), generator)
-    while True:
+    asking = np.arange(slots)
+    while len(asking):
+        label[asking] = _ask(client[asking], asking, ladder, log_q, last_kept, generator)
         order = np.argsort(label, kind="stable")
         starts = np.cumsum([0, *np.bincount(label, minlength=classes)])
         rank = np.arange(slots) - starts[label[order]]
         asking = np.sort(order[rank >= capacity[label[order]]])
         full = np.flatnonzero((np.diff(starts) >= capacity) & (capacity > 0))
         last_kept[full] = order[starts[full] + capacity[full] - 1]
-        if not len(asking):
-            return label.astype(np.int64)
-        label[asking] = _ask_again(client[asking], asking, log_q, last_kept, generator)
+    return label.astype(np.int64)
 
 
-def _ask_first(client: Integers, log_q: NDArray[np.float64], generator: np.random.Generator) -> Integers:
-    """Draw a class for each slot from its client's proportions, nothing being used up yet."""
-    clients, classes = log_q.shape
-    ladder = np.cumsum(_relative(log_q), axis=1)
-    steps = ladder / ladder[:, -1:] + np.arange(clients)[:, None]  # one long ladder, client k from k to k + 1
-    found = np.searchsorted(steps.ravel(), client + generator.random(len(client)), side="right")
-    last = classes - 1 - np.argmax(np.isfinite(log_q[:, ::-1]), axis=1)
-    chosen: Integers = np.minimum(found - client * classes, last[client])
-    return chosen
-
-
-def _ask_again(
+def _ask(
     client: Integers,
     slot: Integers,
+    ladder: NDArray[np.float64],
     log_q: NDArray[np.float64],
     last_kept: Integers,
     generator: np.random.Generator,
 ) -> Integers:
-    """Draw a class for each slot from its client's proportions over the classes that would take it."""
-    chosen = np.empty(len(slot), dtype=np.int64)
-    step = max(1, _BLOCK // log_q.shape[1])
-    for start in range(0, len(slot), step):
-        part = slice(start, start + step)
+    """Draw a class for each slot from its client's proportions over the classes that would take it.
+
+    A few draws from all classes come first; only who was refused each time pays for an exact list.
+    """
+    chosen = np.zeros(len(slot), dtype=np.int64)
+    refused = np.arange(len(slot))
+    for _ in range(_TRIES):
+        who = client[refused]
+        step = np.searchsorted(ladder.ravel(), who + generator.random(len(who)), side="right")
+        chosen[refused] = np.minimum(step - who * ladder.shape[1], ladder.shape[1] - 1)
+        refused = refused[last_kept[chosen[refused]] <= slot[refused]]
+    block = max(1, _BLOCK // log_q.shape[1])
+    for part in np.split(refused, range(block, len(refused), block)):
         logits = np.where(last_kept > slot[part, None], log_q[client[part]], -np.inf)
-        ladder = np.cumsum(_relative(logits), axis=1)
-        target = generator.random((len(ladder), 1)) * ladder[:, -1:]
-        chosen[part] = (ladder <= target).sum(axis=1)
+        weights = np.cumsum(_relative(logits), axis=1)
+        chosen[part] = (weights <= generator.random((len(part), 1)) * weights[:, -1:]).sum(axis=1)
     return chosen
 
 
