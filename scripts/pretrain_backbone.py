@@ -1,4 +1,7 @@
-"""Pre-train the embedded backbone: distil a real ViT-Ti into a ViT of width 128 on natural images.
+"""Pre-train the embedded backbone: compress a real ViT-Ti into a ViT of width 128 on natural images.
+
+The student starts from the teacher itself, cut down to the principal directions of its residual stream,
+and is then trained to give the teacher's features of larger images and the images' classes.
 
 ``train`` goes through three resumable stages kept as safetensors and JSON below ``--work``: decode the
 images, cache the teacher's features, train the student. ``export`` writes the weights as the package
@@ -164,6 +167,11 @@ class Student(nn.Module):
         return {tap: token for tap, token in enumerate(cls_tokens(self.backbone, pixels)) if tap in TAPS}
 
 
+def blocks_of(backbone: VisionTransformer) -> list[Block]:
+    """Return the blocks under their own type."""
+    return [block for block in backbone.blocks if isinstance(block, Block)]
+
+
 def cls_tokens(backbone: VisionTransformer, pixels: Tensor) -> list[Tensor]:
     """Return the cls token at the input of each block and, last, after the final norm."""
     x = backbone.embed(pixels)
@@ -189,8 +197,9 @@ def initialise(module: nn.Module, seed: int) -> None:
 
 def zero_mean_basis(width: int) -> Tensor:
     """Return an orthonormal basis ``[width, width - 1]`` of the vectors whose entries sum to zero."""
-    seed = torch.cat([torch.ones(width, 1), torch.eye(width)[:, : width - 1]], 1).double()
-    return torch.linalg.qr(seed).Q[:, 1:]
+    vectors = torch.cat([torch.ones(width, 1), torch.eye(width)[:, : width - 1]], 1).double()
+    basis: Tensor = torch.linalg.qr(vectors).Q
+    return basis[:, 1:]
 
 
 @torch.inference_mode()
@@ -199,7 +208,7 @@ def calibrate(teacher: VisionTransformer, images: Tensor) -> tuple[Tensor, list[
     covariance = torch.zeros(TEACHER_WIDTH, TEACHER_WIDTH).double()
     hidden = []
     x = teacher.embed(teacher.normalise(images))
-    for block in teacher.blocks:
+    for block in blocks_of(teacher):
         middle = x + block.attn(block.project(x))
         for stream in (x, middle):
             even = F.layer_norm(stream, stream.shape[-1:]).flatten(0, 1).double()
@@ -224,7 +233,7 @@ def low_rank(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def slice_attention(block: Block, source: Block, lift: Tensor) -> None:
-    """Compress three heads of 64 dimensions into four of 32, the strongest one split in two."""
+    """Compress three heads of 64 dimensions into four of 32: the strongest of the six halves."""
     heads, size = source.attn.heads, ARCHITECTURE.width // ARCHITECTURE.heads
     queries, keys, values = reader(source.attn.qkv, source.norm1, lift).unflatten(0, (3, heads, -1))
     outputs = (lift.T @ source.attn.proj.weight.double()).unflatten(1, (heads, -1))
@@ -278,14 +287,12 @@ def slice_teacher(backbone: VisionTransformer, teacher: VisionTransformer, image
     side = ARCHITECTURE.patch
     enlarge = F.interpolate(torch.eye(side**2).view(-1, 1, side, side), scale_factor=2, mode="bicubic")
     kernel = teacher.patch_embed.proj.weight.flatten(2).double() @ enlarge.flatten(1).double().T
-    write(
-        backbone.patch_embed.proj,
-        (lift.T @ kernel.flatten(1)),
-        lift.T @ teacher.patch_embed.proj.bias.double(),
-    )
+    bias = teacher.patch_embed.proj.bias
+    assert bias is not None
+    write(backbone.patch_embed.proj, lift.T @ kernel.flatten(1), lift.T @ bias.double())
     backbone.cls_token.copy_(teacher.cls_token.double() @ lift)
     backbone.pos_embed.copy_(teacher.pos_embed.double() @ lift)
-    for block, source, activations in zip(backbone.blocks, teacher.blocks, hidden, strict=True):
+    for block, source, activations in zip(blocks_of(backbone), blocks_of(teacher), hidden, strict=True):
         slice_attention(block, source, lift)
         slice_mlp(block, source, activations, lift)
 
@@ -456,13 +463,17 @@ def train(options: argparse.Namespace) -> None:
     """Train until the schedule ends or this invocation's minutes are over; resume where it stopped."""
     corpus = load_corpus(options.data, options.work, options.seed)
     targets = standardise(teacher_features(corpus, options.data, options.work))
-    student = Student()
-    initialise(student, options.seed)
-    small = load_teacher(options.data, 2 * ARCHITECTURE.image_size)
-    slice_teacher(student.backbone, small, resize(corpus.images[:CALIBRATION], 2 * ARCHITECTURE.image_size))
-    optimiser = make_optimiser(student)
     checkpoint, log = options.work / "checkpoint.safetensors", options.work / "log.jsonl"
-    step = load_checkpoint(student, optimiser, checkpoint) if checkpoint.exists() else 0
+    student = Student()
+    optimiser = make_optimiser(student)
+    step = 0
+    if checkpoint.exists():
+        step = load_checkpoint(student, optimiser, checkpoint)
+    else:
+        initialise(student, options.seed)
+        size = 2 * ARCHITECTURE.image_size
+        calibration = resize(corpus.images[:CALIBRATION], size)
+        slice_teacher(student.backbone, load_teacher(options.data, size), calibration)
     steps = int(options.epochs * (len(corpus.labels) // BATCH))
     began = time.monotonic()
     first = step
@@ -500,6 +511,7 @@ def export(options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     weights = {name: tensor.half() for name, tensor in student.backbone.state_dict().items()}
     save(weights, options.out / "model.safetensors")
+    (options.out / "model.safetensors").chmod(0o644)
     config = {
         "architecture": "vit_fedcue_patch8_32",
         "num_classes": 0,
