@@ -20,6 +20,7 @@ NAMED: dict[str, Registry | None] = {
     "aggregate": AGGREGATES,
     "privacy": PRIVACY,
     "backbone": None,
+    "transport": None,
 }
 """Sections for which ``section=NAME`` is short for ``section.name=NAME``."""
 
@@ -72,7 +73,17 @@ class Evaluation(Options):
 class Cache(Options):
     """What of the frozen backbone is kept instead of computed again."""
 
-    limit_mb: int = Field(default=4096, ge=0, description="bytes for values computed once per image")
+    limit_mb: int = Field(default=4096, ge=0, description="room for values computed once per image")
+    folder: Path | None = Field(default=None, description="keep them on disk here instead of in memory")
+
+
+class Transport(Options):
+    """What is put on the wire."""
+
+    name: Literal["dense", "sparse"] = Field(
+        default="dense", description="sparse: of class rows only those a client holds; same result"
+    )
+    dtype: Literal["float32", "float16"] = Field(default="float32", description="of the numbers sent")
 
 
 class CheckpointOptions(Options):
@@ -103,6 +114,7 @@ class RunConfig(Options):
     evaluation: Evaluation = Evaluation()
     cache: Cache = Cache()
     checkpoint: CheckpointOptions = CheckpointOptions()
+    transport: Transport = Transport()
     method: Any
     data: Any
     partition: Any

@@ -30,4 +30,6 @@ def test_the_pseudocode_equals_the_engine(tmp_path: Path, rounds: int) -> None:
     result = fedcue.run(fedcue.configure("default", settings), tmp_path / "run")
     ours = load_file(result.folder / "model.safetensors")
     for name, tensor in plain.items():
-        torch.testing.assert_close(tensor, ours[name], atol=1e-4, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(
+            tensor, ours[name], atol=1e-4, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}"
+        )

@@ -83,10 +83,14 @@ def test_the_same_seed_gives_the_same_bits_whatever_the_workers(
 
 def test_another_seed_gives_another_model(finished: fedcue.Result, tmp_path: Path) -> None:
     other = fedcue.run(small("seed=1"), tmp_path / "other")
-    assert (other.folder / "model.safetensors").read_bytes() != (finished.folder / "model.safetensors").read_bytes()
+    assert (other.folder / "model.safetensors").read_bytes() != (
+        finished.folder / "model.safetensors"
+    ).read_bytes()
 
 
-def test_the_method_does_not_change_who_is_sampled_or_what_they_hold(finished: fedcue.Result, tmp_path: Path) -> None:
+def test_the_method_does_not_change_who_is_sampled_or_what_they_hold(
+    finished: fedcue.Result, tmp_path: Path
+) -> None:
     other = fedcue.run(small("method=fedvpt"), tmp_path / "fedvpt")
     assert [r["clients"] for r in other.rounds] == [r["clients"] for r in finished.rounds]
     ours, theirs = (load_file(r.folder / "analysis.safetensors") for r in (finished, other))
@@ -141,7 +145,9 @@ def test_priors_given_by_hand_are_checked(finished: fedcue.Result) -> None:
         model.predict(image, client=99)
 
 
-def test_a_folder_that_is_not_empty_is_refused_and_left_alone(finished: fedcue.Result, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_refused_and_left_alone(
+    finished: fedcue.Result, tmp_path: Path
+) -> None:
     before = {path: path.read_bytes() for path in finished.folder.iterdir() if path.is_file()}
     with pytest.raises(RunFolderError, match="is not empty.*--overwrite"):
         fedcue.run(small(), finished.folder)
@@ -211,8 +217,12 @@ def test_a_round_with_too_few_updates_is_drawn_again(
 
 
 def test_a_diverging_run_says_so_instead_of_recording_nan(tmp_path: Path) -> None:
-    with pytest.raises(FedcueError, match=r"min_updates=1 updates in 10 draws.*loss (nan|inf).*learning rates"):
-        fedcue.run(small("training.head_lr=1e30", "training.clip_norm=1e30", "training.epochs=3"), tmp_path / "run")
+    with pytest.raises(
+        FedcueError, match=r"min_updates=1 updates in 10 draws.*loss (nan|inf).*learning rates"
+    ):
+        fedcue.run(
+            small("training.head_lr=1e30", "training.clip_norm=1e30", "training.epochs=3"), tmp_path / "run"
+        )
     assert "NaN" not in (tmp_path / "run" / "config.toml").read_text()
 
 

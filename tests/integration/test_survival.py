@@ -26,7 +26,9 @@ ROUNDS = 4
 
 
 def config(method: str, *overrides: str) -> fedcue.RunConfig:
-    return fedcue.configure("default", [*SMALL, f"rounds={ROUNDS}", f"method={method}", "snapshots=[]", *overrides])
+    return fedcue.configure(
+        "default", [*SMALL, f"rounds={ROUNDS}", f"method={method}", "snapshots=[]", *overrides]
+    )
 
 
 def work(method: str, folder: Path, die_at_file_operation: int | None) -> None:
@@ -172,7 +174,9 @@ def test_killing_the_run_leaves_no_orphans(tmp_path: Path) -> None:
         time.sleep(0.2)
 
 
-def test_a_full_disk_leaves_the_last_checkpoint_intact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_last_checkpoint_intact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import fedcue.record.files as files
 
     calls = [0]
@@ -185,7 +189,9 @@ def test_a_full_disk_leaves_the_last_checkpoint_intact(tmp_path: Path, monkeypat
         original(descriptor)
 
     monkeypatch.setattr(files.os, "fsync", full)
-    with pytest.raises(FedcueError, match=r"Cannot write .*No space left on device.*checkpoints written before are intact"):
+    with pytest.raises(
+        FedcueError, match=r"Cannot write .*No space left on device.*checkpoints written before are intact"
+    ):
         fedcue.run(config("pep"), tmp_path / "run")
     monkeypatch.undo()
     resumed = fedcue.run(config("pep"), tmp_path / "run", resume=True)

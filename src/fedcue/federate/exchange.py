@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from fedcue.federate.executor import Executor, Failure
+from fedcue.federate.transport import Transport
 from fedcue.methods.base import Method
 from fedcue.types import ClientMemory, Download, ServerState, Update, count_bytes, count_floats
 
@@ -26,11 +27,10 @@ class Traffic:
         self.download_floats += count_floats(download.tensors)
         self.download_bytes += count_bytes(download.tensors)
 
-    def up(self, update: Update) -> Update:
-        """Count an update and pass it on."""
+    def up(self, update: Update) -> None:
+        """Count an update."""
         self.upload_floats += count_floats(update.tensors)
         self.upload_bytes += count_bytes(update.tensors)
-        return update
 
 
 @dataclass
@@ -39,6 +39,7 @@ class Exchange:
 
     method: Method
     executor: Executor
+    transport: Transport
     known: Mapping[int, ClientMemory]
     seed: int
     traffic: Traffic = field(default_factory=Traffic)
@@ -48,20 +49,23 @@ class Exchange:
 
     def run(self, state: ServerState, clients: Sequence[int]) -> ServerState | None:
         """Return the state after the round, or nothing if no client answered."""
-        jobs = [(self.method.download(state, client, self.seed), self._memory(client)) for client in clients]
-        for download, _ in jobs:
-            self.traffic.down(download)
-        updates = self._updates(jobs)
+        jobs = [(self._send(state, client), self._memory(client)) for client in clients]
+        updates = self._updates(jobs, state)
         first = next(updates, None)
         if first is None:
             return None
         combine = self.executor.federation.protection.combine(state.tensors, state.round)
         return self.method.aggregate(state, chain([first], updates), combine)
 
+    def _send(self, state: ServerState, client: int) -> Download:
+        message, received = self.transport.download(self.method.download(state, client, self.seed))
+        self.traffic.down(message)
+        return received
+
     def _memory(self, client: int) -> ClientMemory:
         return self.known.get(client, ClientMemory())
 
-    def _updates(self, jobs: Sequence[tuple[Download, ClientMemory]]) -> Iterator[Update]:
+    def _updates(self, jobs: Sequence[tuple[Download, ClientMemory]], state: ServerState) -> Iterator[Update]:
         for outcome in self.executor.train(jobs):
             if isinstance(outcome, Failure):
                 self.failures.append(outcome)
@@ -70,7 +74,9 @@ class Exchange:
             if self.method.keeps_memory:
                 self.memories[update.client] = memory
             self.losses.append(update.loss)
-            yield self.traffic.up(update)
+            message, received = self.transport.upload(update, state.tensors)
+            self.traffic.up(message)
+            yield received
 
     def metrics(self) -> dict[str, Any]:
         """Return the mean training loss, if clients tell theirs, and what travelled."""

@@ -21,6 +21,7 @@ from fedcue.errors import ClientError, ConfigError, Interrupted
 from fedcue.federate.budget import Budget
 from fedcue.federate.interrupt import StopFlag
 from fedcue.federate.protection import Guard, Protection, check_protection
+from fedcue.federate.transport import check_transport
 from fedcue.methods.base import Method, Visit
 from fedcue.model.backbone import load_backbone
 from fedcue.model.frozen import FrozenCache
@@ -64,6 +65,7 @@ class Federation:
         self.method.check(self.setting)
         self._check_sampling()
         check_protection(config)
+        check_transport(config)
         self.budget = Budget.of(config, self.training_clients, self._records())
         self.protection = Protection.of(config, self.budget.privacy)
 
@@ -125,6 +127,7 @@ class Federation:
             self.method.first_block(self.setting),
             self.method.bare_blocks(self.setting),
             self.config.cache.limit_mb * 2**20,
+            self.config.cache.folder,
         )
 
     # What a client does, in whatever process

@@ -11,13 +11,14 @@ from types import FrameType
 import torch
 
 from fedcue.errors import Interrupted
+from fedcue.memory import shared_zeros
 
 
 class StopFlag:
     """Zero until a signal came, then its number; lives in memory shared with worker processes."""
 
     def __init__(self) -> None:
-        self._number = torch.zeros(1, dtype=torch.int32).share_memory_()
+        self._number = shared_zeros([1], torch.int32)
 
     def check(self) -> None:
         """Raise ``Interrupted`` if a signal came; called between batches."""

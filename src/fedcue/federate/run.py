@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -17,10 +17,11 @@ from fedcue.federate.exchange import Exchange, Traffic
 from fedcue.federate.executor import Executor
 from fedcue.federate.federation import Federation
 from fedcue.federate.sampling import sample_clients, warm_start_clients
+from fedcue.federate.transport import Transport
 from fedcue.record.checkpoint import Checkpoint
 from fedcue.record.folder import RunFolder
 from fedcue.train.local import rate
-from fedcue.types import ClientMemory, ServerState
+from fedcue.types import ClientMemory, ServerState, Update
 
 ATTEMPTS = 10
 """How often a round is drawn again before the run gives up."""
@@ -107,6 +108,7 @@ class Run:
         self.config = self.federation.config
         self.method = self.federation.method
         self.budget = self.federation.budget.fresh()
+        self.transport = Transport(self.config)
 
     def complete(self, resume: bool) -> Result:
         """Start or resume, do all rounds, write the results."""
@@ -128,7 +130,7 @@ class Run:
             self.federation.training_clients, self.config.warm_start, self.config.seed
         )
         self.budget.warm_up()
-        replies = (traffic.up(reply) for reply in self.executor.warm_up(clients))
+        replies = self._warm_up_replies(clients, traffic)
         combine = self.federation.protection.combine({}, "warm up")
         state = self.method.start(self.federation.setting, self.config.seed, replies, combine)
         self.totals = {
@@ -140,10 +142,18 @@ class Run:
         self._checkpoint(state)
         return state
 
+    def _warm_up_replies(self, clients: Sequence[int], traffic: Traffic) -> Iterator[Update]:
+        for reply in self.executor.warm_up(clients):
+            self.transport.learn(reply)
+            message, received = self.transport.upload(reply, {})
+            traffic.up(message)
+            yield received
+
     def _resume(self) -> ServerState:
         checkpoint = self.folder.checkpoints.newest()
         self.folder.truncate_metrics(checkpoint.metrics_bytes)
         self.memories, self.totals = dict(checkpoint.memories), dict(checkpoint.totals)
+        self.transport.remember(checkpoint.transport)
         records = self.folder.read_metrics()
         self.budget.replay(records, ATTEMPTS)
         for record in records:
@@ -180,11 +190,12 @@ class Run:
         for attempt in range(ATTEMPTS):
             sampled = sample_clients(self.federation.training_clients, self.config, state.round, attempt)
             self.budget.visit(sampled, state.round)
-            exchange = Exchange(self.method, self.executor, self.memories, self.config.seed)
+            exchange = Exchange(self.method, self.executor, self.transport, self.memories, self.config.seed)
             after = exchange.run(state, sampled)
             failures += [{"attempt": attempt, **vars(failure)} for failure in exchange.failures]
             if after is not None and len(exchange.losses) >= self.config.min_updates:
                 self.memories |= exchange.memories
+                self.transport.note_changes(state.tensors, after.tensors, after.round)
                 record |= {"clients": sampled, **exchange.metrics(), **self.budget.metrics()}
                 record |= {"failures": failures} if failures else {}
                 return after
@@ -204,7 +215,8 @@ class Run:
             self.folder.checkpoints.write(self._checkpoint_of(state))
 
     def _checkpoint_of(self, state: ServerState) -> Checkpoint:
-        return Checkpoint(state, self.memories, self.folder.metrics_bytes, self.totals)
+        position, wire = self.folder.metrics_bytes, self.transport.memory()
+        return Checkpoint(state, self.memories, position, self.totals, wire)
 
     def _finish(self, state: ServerState) -> Result:
         self.observer.stage("writing the results")

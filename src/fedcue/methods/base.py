@@ -66,6 +66,10 @@ class Method(Options):
     """Prompt tensors that a client trains and sends back beside the head."""
     keeps_memory: ClassVar[bool] = False
     """Whether clients keep tensors of their own between visits."""
+    class_rows: ClassVar[dict[str, int]] = {}
+    """Tensors of which a client needs and changes only its own classes' rows, and their class axis."""
+    periodic: ClassVar[tuple[str, ...]] = ()
+    """Tensors sent to clients that seldom change."""
     supports_heldout: ClassVar[bool] = True
     """Whether a client that never trained can be served."""
     profiles: ClassVar[dict[str, dict[str, Any]]] = {"paper": PAPER, "native": PAPER}

@@ -29,6 +29,14 @@ class PEP(Method):
     """Prompt estimation from prototypes: per-image prompts from global parameters only."""
 
     name: ClassVar[str] = "pep"
+    class_rows: ClassVar[dict[str, int]] = {
+        "class_prompts": 0,
+        "prototypes": 1,
+        "has_prototype": 0,
+        "centroids": 1,
+        "holds": 0,
+    }
+    periodic: ClassVar[tuple[str, ...]] = ("prototypes", "has_prototype")
 
     prompts: int = Field(default=1, ge=0, description="number of shared prompts at block 0")
     prompt_init: Literal["vpt", "zeros"] = "vpt"

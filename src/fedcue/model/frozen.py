@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -17,7 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcue.memory import shared_zeros
 from fedcue.model.prompted import Prefix, PromptedViT, no_prompts
+from fedcue.model.vit import Architecture
 
 CHUNK = 64
 
@@ -26,6 +29,19 @@ Pixels = Callable[[NDArray[np.int64]], Tensor]
 
 Level = Literal["projected", "tokens", "nothing"]
 """What is kept of an image: tokens and their projection, tokens alone, or nothing."""
+
+
+def kept(
+    shape: Architecture, images: int, block: int, bare_blocks: tuple[int, ...], limit_bytes: int
+) -> tuple[Level, int]:
+    """Return what is kept of so many images within the limit, and how many bytes all of it takes."""
+    value = images * shape.width * 4
+    bare = value * len(bare_blocks)
+    tokens = value if block == shape.depth else value * shape.tokens
+    whole = tokens if block == shape.depth else 4 * tokens
+    if whole + bare <= limit_bytes:
+        return "projected", whole + bare
+    return ("tokens", tokens + bare) if tokens + bare <= limit_bytes else ("nothing", bare)
 
 
 class FrozenCache:
@@ -39,13 +55,15 @@ class FrozenCache:
         block: int,
         bare_blocks: tuple[int, ...],
         limit_bytes: int,
+        folder: Path | None = None,
     ) -> None:
         self.model, self.pixels, self.block, self.bare_blocks = model, pixels, block, bare_blocks
         self.images = np.concatenate(groups)
         self.bounds = np.cumsum([0, *map(len, groups)])
-        self.level = self._level(limit_bytes)
-        self._prefix_filled = torch.zeros(len(groups), dtype=torch.bool).share_memory_()
-        self._bare_filled = torch.zeros(len(groups), dtype=torch.bool).share_memory_()
+        self.level = kept(model.architecture, len(self.images), block, bare_blocks, limit_bytes)[0]
+        self._folder = folder
+        self._prefix_filled = shared_zeros([len(groups)], torch.bool)
+        self._bare_filled = shared_zeros([len(groups)], torch.bool)
         tokens = 1 if block == model.depth else model.architecture.tokens
         projected = self.level == "projected" and block < model.depth
         self._tokens = self._buffer(tokens if self.level != "nothing" else 0)
@@ -54,17 +72,7 @@ class FrozenCache:
 
     def _buffer(self, tokens: int, factor: int = 1) -> Tensor:
         size = (len(self.images), tokens, factor * self.model.architecture.width)
-        buffer = torch.empty(size)
-        buffer.share_memory_()
-        return buffer
-
-    def _level(self, limit_bytes: int) -> Level:
-        width = self.model.architecture.width
-        left = limit_bytes - len(self.images) * len(self.bare_blocks) * width * 4
-        if self.block == self.model.depth:
-            return "projected" if len(self.images) * width * 4 <= left else "nothing"
-        tokens = len(self.images) * self.model.architecture.tokens * width * 4
-        return "projected" if 4 * tokens <= left else "tokens" if tokens <= left else "nothing"
+        return shared_zeros(size, folder=self._folder)
 
     def view(
         self, groups: Sequence[int], augment: Callable[[Tensor, torch.Generator], Tensor] | None = None

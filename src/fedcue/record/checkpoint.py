@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from torch import Tensor
@@ -31,6 +32,7 @@ class Checkpoint:
     memories: Mapping[int, ClientMemory]
     metrics_bytes: int
     totals: Mapping[str, float]
+    transport: Mapping[str, Any]
 
 
 class Checkpoints:
@@ -72,6 +74,7 @@ def _encode(checkpoint: Checkpoint) -> bytes:
             "round": checkpoint.state.round,
             "metrics_bytes": checkpoint.metrics_bytes,
             "totals": dict(checkpoint.totals),
+            "transport": dict(checkpoint.transport),
             "clients": list(checkpoint.memories),
         }
     ).encode()
@@ -96,4 +99,5 @@ def _decode(data: bytes) -> Checkpoint:
         {client: ClientMemory(own) for client, own in memories.items()},
         header["metrics_bytes"],
         header["totals"],
+        header["transport"],
     )

@@ -1,0 +1,94 @@
+"""Sparse messages carry only a client's own classes, and change nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from support import SMALL
+
+import fedcue
+from fedcue.errors import ConfigError
+from fedcue.federate.transport import Transport
+from fedcue.methods.pep import PEP
+from fedcue.types import Download, Setting, Update, count_floats
+
+CIFAR = Setting(classes=100, width=768, depth=12, patch=16, clients=100)
+
+
+def config(*overrides: str) -> fedcue.RunConfig:
+    return fedcue.configure("default", [*SMALL, "snapshots=[]", *overrides])
+
+
+def test_sparse_training_is_dense_training_bit_for_bit(tmp_path: Path) -> None:
+    settings = ("rounds=5", "method.period=2")
+    dense = fedcue.run(config(*settings), tmp_path / "dense")
+    sparse = fedcue.run(config(*settings, "transport=sparse"), tmp_path / "sparse")
+    assert (dense.folder / "model.safetensors").read_bytes() == (
+        sparse.folder / "model.safetensors"
+    ).read_bytes()
+    for one, other in zip(dense.rounds, sparse.rounds, strict=True):
+        assert other["upload_floats"] < one["upload_floats"]
+        assert other["download_floats"] < one["download_floats"]
+        assert one["mean_accuracy"] == other["mean_accuracy"]
+
+
+def test_a_method_without_class_rows_sends_the_same_either_way(tmp_path: Path) -> None:
+    runs = [
+        fedcue.run(config("method=fedvpt", f"transport={name}"), tmp_path / name)
+        for name in ("dense", "sparse")
+    ]
+    assert runs[0].rounds[0]["upload_floats"] == runs[1].rounds[0]["upload_floats"]
+
+
+def test_sparse_floats_on_cifar_100_with_ten_classes() -> None:
+    """The figures of the design: 108,288 floats up, and down only what changed."""
+    method = PEP()
+    transport = Transport(config("transport=sparse"))
+    holds = torch.zeros(100, dtype=torch.bool)
+    holds[:10] = True
+    centroids = torch.zeros(3, 100, 768)
+    transport.learn(Update(0, 500, {"centroids": centroids, "holds": holds}))
+    tensors = {
+        **method.initial(CIFAR, 0),
+        "prototypes": centroids,
+        "has_prototype": torch.ones(100, dtype=torch.bool),
+    }
+    trained = {name: tensors[name] for name in method.shared()}
+    message, received = transport.upload(
+        Update(0, 500, {**trained, "centroids": centroids, "holds": holds}), tensors
+    )
+    assert count_floats(message.tensors) == 108_288
+    assert all(torch.equal(received.tensors[name], tensors[name]) for name in trained)
+    transport.changed = 1
+    first, made = transport.download(Download(0, 1, 0, tensors))
+    assert count_floats(first.tensors) == 76_800 + 768 + 7_680 + 23_040
+    assert torch.equal(made.tensors["class_prompts"][:10], tensors["class_prompts"][:10])
+    second, _ = transport.download(Download(0, 2, 0, tensors))
+    assert count_floats(second.tensors) == 76_800 + 768 + 7_680, "unchanged prototypes are not sent again"
+    transport.note_changes({**tensors}, {**tensors, "prototypes": centroids + 1}, 3)
+    third, _ = transport.download(Download(0, 3, 0, tensors))
+    assert count_floats(third.tensors) == count_floats(first.tensors)
+
+
+def test_an_unknown_client_is_sent_everything() -> None:
+    transport = Transport(config("transport=sparse"))
+    tensors = PEP().initial(CIFAR, 0)
+    message, _ = transport.download(Download(7, 0, 0, tensors))
+    assert count_floats(message.tensors) == count_floats(tensors)
+
+
+def test_half_precision_halves_the_bytes(tmp_path: Path) -> None:
+    whole = fedcue.run(config("rounds=1"), tmp_path / "whole")
+    half = fedcue.run(config("rounds=1", "transport.dtype=float16"), tmp_path / "half")
+    assert half.rounds[0]["upload_floats"] == whole.rounds[0]["upload_floats"]
+    assert half.rounds[0]["upload_bytes"] < 0.51 * whole.rounds[0]["upload_bytes"]
+    assert half.mean_accuracy == pytest.approx(whole.mean_accuracy, abs=0.1)
+
+
+@pytest.mark.parametrize("setting", ["method.prior=uniform", "method.prior_smoothing=0.1"])
+def test_sparse_is_refused_where_every_class_counts(tmp_path: Path, setting: str) -> None:
+    with pytest.raises(ConfigError, match="Use transport=dense"):
+        fedcue.run(config("transport=sparse", setting), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
