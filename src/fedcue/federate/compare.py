@@ -31,6 +31,9 @@ State = Literal["finished", "stopped", "new", "other"]
 NO_EFFECT = ("environment", "workers")
 """Settings in ``config.toml`` on which a result does not depend."""
 
+PRELOAD = (__name__, "sklearn.datasets", "torch._dynamo")
+"""Imported once and shared by all runs; the last two are otherwise imported by each run at first use."""
+
 
 class Watcher(Protocol):
     """Something that watches a grid, such as a progress display."""
@@ -164,7 +167,7 @@ def _run_all(tasks: Sequence[_Task], at_once: int, watcher: Watcher) -> dict[Pat
 def _begin(task: _Task) -> tuple[Connection, _Active]:
     """Start a run in a process forked from a server that has imported everything once."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload(list(PRELOAD))
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(*task.arguments(), theirs))
     process.start()

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from scipy.stats import t as student  # type: ignore[import-untyped]
+from scipy.special import stdtrit  # type: ignore[import-untyped]
 
 from fedcue.errors import RunFolderError
 from fedcue.record.folder import read_metrics
@@ -93,7 +93,7 @@ class Difference:
         count = len(self.values)
         if count < 2:
             return None
-        half = float(student.ppf(0.975, count - 1)) * stdev(self.values) / math.sqrt(count)
+        half = float(stdtrit(count - 1, 0.975)) * stdev(self.values) / math.sqrt(count)
         return self.mean - half, self.mean + half
 
 
