@@ -80,9 +80,9 @@ def test_nothing_can_execute_what_it_reads(path: Path) -> None:
                 assert text not in {"shell=True", "allow_pickle=True"}
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "methods").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((PACKAGE / "methods").glob("[!b_]*.py")), ids=lambda path: path.stem)
 def test_a_method_is_a_short_file(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 220
+    assert len(path.read_text().splitlines()) <= 200
 
 
 def test_importing_fedcue_does_not_import_torch() -> None:

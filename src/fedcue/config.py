@@ -205,7 +205,7 @@ def merge(into: dict[str, Any], settings: Mapping[str, Any]) -> None:
 
 
 def parse(overrides: Iterable[str]) -> dict[str, Any]:
-    """Return ``key=value`` texts as dotted keys and typed values (a bare word is a string)."""
+    """Return ``key=value`` texts as typed values (TOML, or else plain text)."""
     parsed: dict[str, Any] = {}
     for text in overrides:
         key, equals, value = text.partition("=")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedcue import __version__
-from fedcue.cli import compare, list_, predict, resume, run, tune
+from fedcue.cli import bench, compare, figure, list_, predict, report, resume, run, tune, watch
 from fedcue.errors import FedcueError, Interrupted
 
 app = typer.Typer(
@@ -28,6 +28,10 @@ app.command("resume")(resume.resume)
 app.command("predict")(predict.predict)
 app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
+app.command("report")(report.report)
+app.command("figure")(figure.figure)
+app.command("watch")(watch.watch)
+app.command("bench")(bench.bench)
 app.command("list")(list_.list_)
 
 
