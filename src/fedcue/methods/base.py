@@ -57,6 +57,17 @@ class Visit:
         """Train copies of ``start`` on the client's images (see ``train.local.fit``)."""
         return fit(loss, start, self.samples, self.training, finished_rounds, self.generator, step_filter)
 
+    @torch.no_grad()
+    def centroids(self, vectors: Callable[[Batch], Tensor], weight: str = "uniform") -> dict[str, Tensor]:
+        """Return the client's class means of ``vectors [B, L, d]`` (``eq:centroid_eq_client``).
+
+        With weight ``count`` class sums and counts are returned instead.
+        """
+        sums = self.class_sums(self.samples.log_priors.shape[-1])
+        for batch in self.samples.batches(self.chunk):
+            sums.add(vectors(batch), batch.labels)
+        return sums.reply(by_count=weight == "count")
+
 
 class Method(Options):
     """Base of all methods: FedAvg of a linear head; hyper-parameters are the fields."""

@@ -6,7 +6,8 @@ Blocks are counted from 0 here: the paper's layers 5, 6, 7 are blocks 4, 5, 6.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -133,7 +134,7 @@ class PEP(Method):
         """Send the class centroids of the bare ViT."""
         if not self.layers:
             return None
-        reply = self._centroids(visit, lambda batch: batch.bare_cls)
+        reply = visit.centroids(lambda batch: batch.bare_cls, self.prototype_weight)
         return Update(visit.client, len(visit.samples), reply)
 
     def personalize(
@@ -152,7 +153,8 @@ class PEP(Method):
         if not self.layers:
             return super().update(visit, download, memory)
         tensors = self.personalize(visit.model, download, visit.samples.log_priors, memory)
-        reply = self._centroids(visit, lambda batch: self._cls_tokens(visit.model, tensors, batch))
+        cls_tokens = partial(self._cls_tokens, visit.model, tensors)
+        reply = visit.centroids(cls_tokens, self.prototype_weight)
         start = {name: tensors[name] for name in self.shared()}
         trained, loss = visit.fit(self.loss(visit.model, tensors), start, download.round)
         rows, prompts = trained["class_prompts"], download.tensors["class_prompts"]
@@ -195,11 +197,3 @@ class PEP(Method):
 
     def _cls_tokens(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Tensor:
         return model.cls_tokens(batch.inputs, self.prompter(model, tensors, batch), self.layers)
-
-    @torch.no_grad()
-    def _centroids(self, visit: Visit, cls_tokens: Callable[[Batch], Tensor]) -> dict[str, Tensor]:
-        """Return the client's class centroids (``eq:centroid_eq_client``) and who holds them."""
-        sums = visit.class_sums(visit.samples.log_priors.shape[-1])
-        for batch in visit.samples.batches(visit.chunk):
-            sums.add(cls_tokens(batch), batch.labels)
-        return sums.reply(by_count=self.prototype_weight == "count")
