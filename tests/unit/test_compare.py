@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import tomli_w
 
 from fedcue.config import dump, load, merge
 from fedcue.errors import ConfigError, RunFolderError
+from fedcue.federate import compare as comparing
 from fedcue.federate import grid as grids
 from fedcue.federate import tune
 from fedcue.federate.compare import difference, run_grid, state_of
@@ -318,6 +320,19 @@ def test_finished_runs_are_not_run_and_other_runs_are_refused(tmp_path: Path) ->
     assert watcher.todo == []
     with pytest.raises(RunFolderError, match=r"there rounds=20, asked for rounds=3.*--overwrite"):
         run_grid([make_job(job.folder, "rounds=3")], watcher)
+
+
+def test_an_unexpected_failure_is_told_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("no")
+
+    monkeypatch.setattr(comparing, "run", fail)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    ours, theirs = Pipe(duplex=False)
+    comparing._work(dump(load()), str(tmp_path / "run"), {}, theirs)
+    log = tmp_path / "run.error.txt"
+    assert ours.recv() == ("end", f"ZeroDivisionError: no (details in {log})")
+    assert "Traceback" in log.read_text()
 
 
 # Choosing

@@ -94,7 +94,8 @@ def compare(
 def report(problems: dict[Path, str]) -> None:
     """Say which runs failed and why; leave with exit code 1 if any did."""
     for folder, problem in problems.items():
-        Console(stderr=True, soft_wrap=True).print(f"[red]failed:[/] {escape(f'{folder.name}: {problem}')}")
+        text = f"[red]failed:[/] {escape(f'{folder.name}: {problem}')}"
+        Console(stderr=True, soft_wrap=True).print(text, highlight=False)
     if problems:
         raise typer.Exit(1)
 

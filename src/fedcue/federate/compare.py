@@ -209,6 +209,8 @@ class _Sender:
 def _work(settings: dict[str, Any], folder: str, flags: dict[str, bool], connection: Connection) -> None:
     """Do one run in this process and send how it went."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    log = Path(f"{folder}.error.txt")
+    log.unlink(missing_ok=True)
     try:
         config = resolve(settings, name=settings["recipe"])
         run(config, folder, observer=_Sender(connection), **flags)
@@ -218,7 +220,6 @@ def _work(settings: dict[str, Any], folder: str, flags: dict[str, bool], connect
     except (KeyboardInterrupt, Interrupted, BrokenPipeError):
         sys.exit(1)
     except Exception as error:
-        log = Path(f"{folder}.error.txt")
         log.write_text(traceback.format_exc(), encoding="utf-8")
         connection.send(("end", f"{type(error).__name__}: {error} (details in {log})"))
 
