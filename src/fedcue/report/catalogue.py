@@ -15,7 +15,7 @@ Builder = Callable[[Sequence[RunSeries]], Figure | None]
 
 @dataclass(frozen=True)
 class Entry:
-    """How a figure is made, where the page shows it and what runs it needs."""
+    """How a figure is made, which section of the page shows it (none: no section) and what it needs."""
 
     build: Builder
     section: str
@@ -34,38 +34,60 @@ FIGURES: dict[str, Entry] = {
     "domain-map": Entry(people.domain_map, "partition", "a finished run on several domains"),
     "generalisation": Entry(people.generalisation, "generalisation", "a finished run with held-out clients"),
     "mixing-weights": Entry(inside.mixing_weights, "inside", "a finished run of pep"),
-    "mixing-weights-classes": Entry(inside.mixing_weights_of_classes, "inside", "a finished run of pep"),
+    "mixing-weights-classes": Entry(inside.mixing_weights_of_classes, "", "a finished run of pep"),
     "class-prompts": Entry(inside.class_prompts, "inside", "a finished run of pep"),
     "class-prompts-evolution": Entry(
-        inside.class_prompts_evolution, "inside", "a run of pep with two or more snapshots, such as snapshots=[0,10,20]"
+        inside.class_prompts_evolution,
+        "inside",
+        "a run of pep with two or more snapshots, such as snapshots=[0,10,20]",
     ),
     "cls-tokens": Entry(inside.cls_tokens, "inside", "a finished run with evaluation.cls_sample above 0"),
     "prototype-accuracy": Entry(
-        inside.prototype_accuracy, "inside", "a finished run whose analysis holds prototype_top1 and prototype_top5"
+        inside.prototype_accuracy,
+        "inside",
+        "a finished run whose analysis holds prototype_top1 and prototype_top5",
     ),
     "prototype-drift": Entry(
-        inside.prototype_drift, "inside", "a run of pep with two or more snapshots, such as snapshots=[0,10,20]"
+        inside.prototype_drift,
+        "inside",
+        "a run of pep with two or more snapshots, such as snapshots=[0,10,20]",
     ),
-    "sensitivity": Entry(sensitivity.sensitivity, "sensitivity", "runs of one method that differ in one setting"),
+    "sensitivity": Entry(
+        sensitivity.sensitivity, "sensitivity", "runs of one method that differ in one setting"
+    ),
     "privacy": Entry(curves.privacy_by_round, "privacy", "a run that accounts for its privacy"),
 }
 
 
-def build(name: str, series: Sequence[RunSeries]) -> Figure:
-    """Make one figure or say what it needs."""
+def build(
+    name: str, series: Sequence[RunSeries], target: float | None = None, classes: str = "0,1"
+) -> Figure:
+    """Make one figure or say what it needs; ``target`` and ``classes`` matter to one figure each."""
     if name not in FIGURES:
         raise ConfigError(unknown("figure", name, FIGURES))
-    figure = FIGURES[name].build(series)
+    if name == "cost-to-target":
+        figure = curves.cost_to_target(series, target)
+    elif name == "mixing-weights-classes":
+        figure = inside.mixing_weights_of_classes(series, _numbers(classes))
+    else:
+        figure = FIGURES[name].build(series)
     if figure is None:
         raise RunFolderError(f"Figure {name} has nothing to show: it needs {FIGURES[name].needs}.")
     return figure
+
+
+def _numbers(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ConfigError(f"--classes {text!r} must be numbers of classes such as 0,1.")
+    return [int(part) for part in parts]
 
 
 def build_all(series: Sequence[RunSeries]) -> dict[str, list[Figure]]:
     """Make every figure the runs allow, by section of the page."""
     sections: dict[str, list[Figure]] = {}
     for entry in FIGURES.values():
-        figure = entry.build(series)
+        figure = entry.build(series) if entry.section else None
         if figure is not None:
             sections.setdefault(entry.section, []).append(figure)
     return sections

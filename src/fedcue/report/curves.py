@@ -113,9 +113,7 @@ def cost_to_target(series: Sequence[RunSeries], target: float | None = None) -> 
     names = tuple(one.label for one, _ in costs)
     panels = []
     for title, key in (("rounds", "rounds"), ("MB sent and received", "bytes"), ("seconds", "seconds")):
-        values = tuple(
-            Series(one.label, [i], [found[key]], one.slot) for i, (one, found) in enumerate(costs)
-        )
+        values = tuple(Series(one.label, [i], [found[key]], one.slot) for i, (one, found) in enumerate(costs))
         panels.append(Panel("bar", Axis("", categories=names), Axis(title), values, title=title))
     missed = [one.label for one in series if one.label not in names]
     caption = f"First round whose mean accuracy reaches {goal:.1%}" + (
@@ -140,7 +138,9 @@ def _costs(one: RunSeries, goal: float) -> Mapping[str, float]:
 def _cost(run: RunRecord, goal: float) -> dict[str, float]:
     sums = {"bytes": 0.0, "seconds": 0.0}
     amounts: dict[str, Callable[[dict[str, Any]], float]] = {
-        "bytes": lambda r: ((number(r.get("upload_bytes")) or 0) + (number(r.get("download_bytes")) or 0)) / 1e6,
+        "bytes": lambda r: (
+            ((number(r.get("upload_bytes")) or 0) + (number(r.get("download_bytes")) or 0)) / 1e6
+        ),
         "seconds": lambda r: number(r.get("seconds")) or 0,
     }
     for record in run.rounds:

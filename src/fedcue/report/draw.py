@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from fedcue.report.palette import LIGHT
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", ":")
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "font.family": "sans-serif", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
     "axes.grid": True, "grid.color": "#e3e6ea", "axes.axisbelow": True, "axes.titlesize": 10,
     "axes.titlelocation": "left", "legend.frameon": False, "legend.fontsize": 9, "svg.fonttype": "none",
@@ -26,22 +27,26 @@ STYLE: dict[str, Any] = {
 FORMATS = (".png", ".svg", ".csv")
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure in the format its file name asks for."""
-    import io
-
-    if path.suffix.lower() not in FORMATS:
-        raise ConfigError(f"Cannot write {path.name!r}: a figure is a file ending in {', '.join(FORMATS)}.")
-    if path.suffix.lower() == ".csv":
-        write_text(path, to_csv(figure))
-        return
-    out = io.BytesIO()
+def save(figure: Figure, *paths: Path) -> None:
+    """Write a figure to files, each in the format its name asks for."""
+    for path in paths:
+        if path.suffix.lower() not in FORMATS:
+            raise ConfigError(
+                f"Cannot write {path.name!r}: a figure is a file ending in {', '.join(FORMATS)}."
+            )
     with mpl.rc_context(STYLE):
-        canvas = paint(figure)
-        kind = path.suffix.lower()[1:]
-        metadata = {"Date": None} if kind == "svg" else {"Software": "fedcue"}
-        canvas.savefig(out, format=kind, metadata=metadata, bbox_inches="tight")
-    write_bytes(path, out.getvalue())
+        drawn = [path for path in paths if path.suffix.lower() != ".csv"]
+        canvas = paint(figure) if drawn else None
+        for path in paths:
+            if canvas is None or path.suffix.lower() == ".csv":
+                write_text(path, to_csv(figure))
+                continue
+            out = io.BytesIO()
+            kind = path.suffix.lower()[1:]
+            canvas.savefig(
+                out, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": "fedcue"}
+            )
+            write_bytes(path, out.getvalue())
 
 
 def paint(figure: Figure) -> Canvas:
@@ -66,7 +71,9 @@ def paint(figure: Figure) -> Canvas:
 def _height(panel: Panel) -> float:
     if panel.kind == "strip":
         return 1.0 + 0.42 * len(panel.y.categories)
-    return 4.0 if panel.kind != "heat" or panel.heat is None else min(9.0, max(3.4, 0.09 * len(panel.heat.rows)))
+    return (
+        4.0 if panel.kind != "heat" or panel.heat is None else min(9.0, max(3.4, 0.09 * len(panel.heat.rows)))
+    )
 
 
 def _label(axis: Any, name: Callable[[str], Any], scale: Callable[[str], Any], description: Axis) -> None:
@@ -107,7 +114,9 @@ def _lines(axes: Any, panel: Panel) -> None:
             marker=MARKERS[series.slot % 8] if few else None, markersize=4.5,
         )  # fmt: skip
         if series.low is not None and series.high is not None:
-            axes.fill_between(x, _floats(series.low), _floats(series.high), color=colour, alpha=0.15, linewidth=0)
+            axes.fill_between(
+                x, _floats(series.low), _floats(series.high), color=colour, alpha=0.15, linewidth=0
+            )
 
 
 def _scatter(axes: Any, panel: Panel) -> None:
@@ -128,7 +137,9 @@ def _bars(axes: Any, panel: Panel) -> None:
     width = 0.7 if single or len(panel.series) == 1 else 0.8 / len(panel.series)
     for i, series in enumerate(panel.series):
         shift = 0 if single or len(panel.series) == 1 else (i - (len(panel.series) - 1) / 2) * width
-        axes.bar(_floats(series.x) + shift, _floats(series.y), width, color=_colour(series.slot), label=series.name)
+        axes.bar(
+            _floats(series.x) + shift, _floats(series.y), width, color=_colour(series.slot), label=series.name
+        )
     if not single and len(panel.series) > 1:
         axes.legend(ncols=2)
 

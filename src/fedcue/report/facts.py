@@ -72,7 +72,7 @@ def facts(runs: Sequence[RunRecord]) -> list[Fact]:
         "software": _software,
     }
     found = [Fact(name, _both(good, choose)) for name, choose in lines.items()]
-    found.insert(3, Fact("clients", " / ".join(dict.fromkeys(_people(run) for run in good if run.clients))))
+    found.insert(3, Fact("clients", _people([run for run in good if run.clients])))
     return [fact for fact in found if fact.text]
 
 
@@ -82,11 +82,19 @@ def _both(runs: Iterable[RunRecord], choose: Callable[[Mapping[str, Any]], Any])
     return " / ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
 
 
-def _people(run: RunRecord) -> str:
-    heldout = sum(client.heldout for client in run.clients)
-    images = sum(client.train_size for client in run.clients)
-    apart = f", {heldout} of them held out" if heldout else ""
-    return f"{len(run.clients):,}{apart}; {images:,} training images, {len(run.classes):,} classes"
+def _people(runs: Sequence[RunRecord]) -> str:
+    if not runs:
+        return ""
+    heldout = _span(sum(client.heldout for client in run.clients) for run in runs)
+    images = _span(sum(client.train_size for client in run.clients) for run in runs)
+    clients, classes = _span(len(run.clients) for run in runs), _span(len(run.classes) for run in runs)
+    apart = "" if heldout == "0" else f", {heldout} of them held out"
+    return f"{clients}{apart}; {images} training images, {classes} classes"
+
+
+def _span(numbers: Iterable[int]) -> str:
+    found = sorted(set(numbers))
+    return f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} to {found[-1]:,}"
 
 
 def _partition(settings: Mapping[str, Any]) -> str:

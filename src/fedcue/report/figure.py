@@ -97,7 +97,9 @@ def to_csv(figure: Figure) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     heat = any(panel.heat for panel in figure.panels)
-    writer.writerow(["panel", "row", "column", "value"] if heat else ["panel", "series", "x", "y", "low", "high", "label"])
+    writer.writerow(
+        ["panel", "row", "column", "value"] if heat else ["panel", "series", "x", "y", "low", "high", "label"]
+    )
     for panel in figure.panels:
         rows = _heat_rows(panel.heat) if panel.heat else _point_rows(panel)
         writer.writerows([_safe(panel.title), *map(_safe, row)] for row in rows)

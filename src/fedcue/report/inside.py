@@ -95,7 +95,9 @@ def _prompts(label: str, run: RunRecord, prompts: Array) -> Figure:
     names = [shorten(name) for name in run.classes]
     points = Series("class prompts", *plane(prompts), labels=names)
     near = _spread(prompts)
-    alt = f"The class prompts have a mean pairwise cosine similarity of {near:.2f} (1: all collapsed into one)."
+    alt = (
+        f"The class prompts have a mean pairwise cosine similarity of {near:.2f} (1: all collapsed into one)."
+    )
     caption = f"t-SNE, seeded; near means similar. {alt} {_source(label, run)}"
     panel = Panel("scatter", FIRST, SECOND, (points,))
     return Figure("class-prompts", "Class prompts in two dimensions", (panel,), caption, alt)
@@ -142,10 +144,13 @@ def cls_tokens(series: Sequence[RunSeries]) -> Figure | None:
         return None
     depth = int(dict(run.model.get("setting") or {}).get("depth", tokens.shape[1] - 1))
     first = depth + 1 - tokens.shape[1]  # the block whose input is at position 0
-    outputs = [block for block in dict.fromkeys((0, round((depth - 1) * 7 / 11), depth - 1)) if block >= first]
+    outputs = [
+        block for block in dict.fromkeys((0, round((depth - 1) * 7 / 11), depth - 1)) if block >= first
+    ]
     panels = tuple(_tokens(tokens[:, block + 1 - first], labels, run.classes, block) for block in outputs)
     caption = f"{len(tokens)} test images, t-SNE of each block's output. {_source(label, run)}"
-    alt = f"cls tokens of {len(tokens)} test images after blocks {', '.join(map(str, outputs))}, coloured by class."
+    after = ", ".join(map(str, outputs))
+    alt = f"cls tokens of {len(tokens)} test images after blocks {after}, coloured by class."
     return Figure("cls-tokens", "cls tokens by block", panels, caption, alt)
 
 
@@ -194,8 +199,9 @@ def _drift(label: str, run: RunRecord, kept: list[tuple[int, Array]]) -> Figure:
     lines = tuple(
         Series(f"block {layer}", rounds, turned[:, i].tolist(), i) for i, layer in enumerate(layers)
     )
-    alt = f"Largest drift at round {kept[-1][0]}: {turned[-1].max():.3f} (cosine distance to round {kept[0][0]})."
-    caption = f"Mean over classes of 1 - cosine similarity to the prototypes of round {kept[0][0]}. {_source(label, run)}"
+    start, end = kept[0][0], kept[-1][0]
+    alt = f"Largest drift at round {end}: {turned[-1].max():.3f} (cosine distance to round {start})."
+    caption = f"Mean over classes of 1 - cosine similarity to those of round {start}. {_source(label, run)}"
     panel = Panel("line", Axis("round"), Axis("cosine distance"), lines)
     return Figure("prototype-drift", "Drift of the prototypes", (panel,), caption, alt)
 

@@ -13,6 +13,9 @@ from fedcue.report.tables import Cell, Table, short
 
 NONE = "–"
 
+Value = tuple[float | str | None, str]
+"""What a cell is sorted by, and its text."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -63,7 +66,7 @@ def method_table(series: Sequence[RunSeries]) -> MethodTable:
         Column("seeds", "number of runs", None),
         *scored.values(), *quoted.values(), *COSTS.values(),
     )  # fmt: skip
-    lines = [
+    lines: list[list[Value]] = [
         [
             (one.label, one.label),
             (float(len(one.runs)), str(len(one.runs))),
@@ -75,7 +78,10 @@ def method_table(series: Sequence[RunSeries]) -> MethodTable:
     ]
     best = [_best(column, [line[i][0] for line in lines]) for i, column in enumerate(columns)]
     cells = tuple(
-        tuple(Cell(text, len(lines) > 1 and key is not None and key == best[i]) for i, (key, text) in enumerate(line))
+        tuple(
+            Cell(text, len(lines) > 1 and key is not None and key == best[i])
+            for i, (key, text) in enumerate(line)
+        )
         for line in lines
     )
     table = Table(tuple(column.name for column in columns), cells)
@@ -89,7 +95,7 @@ def _best(column: Column, keys: Sequence[float | str | None]) -> float | None:
     return max(numbers) if column.more_is_better else min(numbers)
 
 
-def _accuracy(one: RunSeries, key: str) -> tuple[float | None, str]:
+def _accuracy(one: RunSeries, key: str) -> Value:
     values = one.values(key)
     if not values:
         return None, NONE
@@ -97,12 +103,12 @@ def _accuracy(one: RunSeries, key: str) -> tuple[float | None, str]:
     return mean, f"{mean:.1f} ± {100 * spread(values):.1f}" if len(values) > 1 else f"{mean:.1f}"
 
 
-def _quoted(numbers: Mapping[str, float], key: str) -> tuple[float | None, str]:
+def _quoted(numbers: Mapping[str, float], key: str) -> Value:
     value = numbers.get(key)
     return (None, NONE) if value is None else (value, f"{value:.1f}")
 
 
-def _cost(one: RunSeries, key: str) -> tuple[float | None, str]:
+def _cost(one: RunSeries, key: str) -> Value:
     values = [value for run in one.runs if (value := _run_cost(run, key)) is not None]
     if not values:
         return None, NONE

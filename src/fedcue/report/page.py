@@ -23,7 +23,10 @@ from fedcue.report.people import shorten, worst_clients
 from fedcue.report.runs import RunRecord
 from fedcue.report.series import METHOD_LABELS, series_of
 
-SCRIPTS = ("draw.js", "kinds.js", "legend.js", "values.js", "table.js", "client.js", "theme.js", "live.js", "start.js")
+SCRIPTS = (
+    "draw.js", "kinds.js", "legend.js", "values.js", "table.js", "client.js", "theme.js",
+    "live.js", "start.js",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -108,8 +111,13 @@ def _status(run: RunRecord) -> dict[str, Any]:
 
 @cache
 def _environment() -> Environment:
-    loader = PackageLoader("fedcue.report", "templates")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return Environment(
+        loader=PackageLoader("fedcue.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 @cache
@@ -129,7 +137,16 @@ def _script() -> Markup:
 @cache
 def _policy(live: bool) -> str:
     """Return what the page may do: run its own two scripts and, when live, ask its own server."""
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (_asset("echarts/echarts.min.js"), _script())]
-    scripts = " ".join(f"'sha256-{digest}'" for digest in digests)
-    connect = "'self'" if live else "'none'"
-    return f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; connect-src {connect}; base-uri 'none'; form-action 'none'"
+    scripts = [
+        hashlib.sha256(text.encode()).digest() for text in (_asset("echarts/echarts.min.js"), _script())
+    ]
+    rules = {
+        "default-src": "'none'",
+        "script-src": " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in scripts),
+        "style-src": "'unsafe-inline'",
+        "img-src": "data:",
+        "connect-src": "'self'" if live else "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in rules.items())

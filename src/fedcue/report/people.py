@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -44,7 +45,9 @@ def client_accuracies(series: Sequence[RunSeries]) -> Figure | None:
     )
     worst = [f"{one.label}: {_worst(tested)}" for one, tested in shown]
     panel = Panel("strip", ACCURACY, Axis("", categories=rows), lines)
-    return Figure("clients", "Accuracy of each client", (panel,), caption, "Worst clients. " + "; ".join(worst) + ".")
+    return Figure(
+        "clients", "Accuracy of each client", (panel,), caption, "Worst clients. " + "; ".join(worst) + "."
+    )
 
 
 def _tested(run: RunRecord) -> list[Client]:
@@ -79,7 +82,9 @@ def domain_accuracies(series: Sequence[RunSeries]) -> Figure | None:
             lines.append(Series(one.label, list(range(len(names))), values, one.slot))
     axis = Axis("", categories=tuple(map(shorten, names)))
     alt = "; ".join(f"{line.name}: " + _by_name(names, line.y) for line in lines)
-    return Figure("domains", "Accuracy by domain", (Panel("bar", axis, ACCURACY, tuple(lines)),), "", alt + ".")
+    return Figure(
+        "domains", "Accuracy by domain", (Panel("bar", axis, ACCURACY, tuple(lines)),), "", alt + "."
+    )
 
 
 def _by_name(names: Sequence[str], values: Sequence[float | None]) -> str:
@@ -88,10 +93,15 @@ def _by_name(names: Sequence[str], values: Sequence[float | None]) -> str:
 
 def partition_map(series: Sequence[RunSeries]) -> Figure | None:
     """Draw how many training images of each class each client holds."""
-    panels = [_map(run) for run in federations(series)[:4]]
+    runs = federations(series)[:4]
+    panels = [_map(run) for run in runs]
     if not panels:
         return None
-    caption = "Darker: more training images of the class at the client. White: none."
+    caption = "Training images of each class at each client; empty: none."
+    ways = {_partition(run) for run in runs}
+    if len(ways) == 1:
+        caption += f" {ways.pop()}."
+        panels = [replace(panel, title=_seed(run, panel)) for run, panel in zip(runs, panels, strict=True)]
     heats = [panel.heat for panel in panels if panel.heat]
     alt = "; ".join(
         f"{len(heat.rows)} clients by {len(heat.columns)} classes, "
@@ -116,17 +126,21 @@ def _map(run: RunRecord) -> Panel:
         tuple(named.get(client, str(client)) for client in ids),
         tuple(map(shorten, classes)), cells, "training images", ids,
     )  # fmt: skip
-    left = len(counts) - len(ids)
-    title = f"{_partition(run)}{f', first {len(ids)} of {len(counts)} clients' if left > 0 else ''}"
-    return Panel("heat", Axis("class"), Axis("client"), heat=heat, title=title)
+    return Panel(
+        "heat", Axis("class"), Axis("client"), heat=heat, title=f"{_partition(run)}, seed {run.seed}"
+    )
+
+
+def _seed(run: RunRecord, panel: Panel) -> str:
+    rows, clients = len(panel.heat.rows) if panel.heat else 0, len(run.class_counts)
+    return f"seed {run.seed}" + (f", first {rows} of {clients} clients" if rows < clients else "")
 
 
 def _partition(run: RunRecord) -> str:
     data, partition = (dict(run.config.get(name) or {}) for name in ("data", "partition"))
     options = [f"{key.replace('_', ' ')} {value}" for key, value in partition.items() if key != "name"]
-    return shorten(f"{data.get('name', 'data')}, {partition.get('name', 'shared out')}") + (
-        f" ({', '.join(options)}), seed {run.seed}" if options else f", seed {run.seed}"
-    )
+    what = shorten(f"{data.get('name', 'data')}, {partition.get('name', 'shared out')}")
+    return f"{what} ({', '.join(options)})" if options else what
 
 
 def domain_map(series: Sequence[RunSeries]) -> Figure | None:
@@ -158,9 +172,13 @@ def generalisation(series: Sequence[RunSeries]) -> Figure | None:
             band = len(one.runs) > 1
             lines.append(
                 Series(
-                    one.label, [own[0]], [other[0]], one.slot,
-                    [other[0] - other[1]] if band else None, [other[0] + other[1]] if band else None,
-                )  # fmt: skip
+                    one.label,
+                    [own[0]],
+                    [other[0]],
+                    one.slot,
+                    low=[other[0] - other[1]] if band else None,
+                    high=[other[0] + other[1]] if band else None,
+                )
             )
         elif own:
             missing.append(one.label)
@@ -168,7 +186,9 @@ def generalisation(series: Sequence[RunSeries]) -> Figure | None:
         return None
     x = Axis("accuracy of clients that train", percent=True)
     y = Axis("accuracy of held-out clients", percent=True)
-    caption = "Up and to the right is better; above the diagonal, new clients do better than those that trained."
+    caption = (
+        "Up and to the right is better; above the diagonal, new clients do better than those that trained."
+    )
     if missing:
         caption += f" No held-out result: {', '.join(missing)}."
     alt = "; ".join(f"{s.name}: training {s.x[0]:.1%}, held out {s.y[0]:.1%}" for s in lines)

@@ -100,7 +100,9 @@ class RunRecord:
         """Return a metric of the summary or, while the run goes on, of the newest round that has it."""
         if self.summary:
             return number(self.summary.get(name))
-        return next((value for r in reversed(self.rounds) if (value := number(r.get(name))) is not None), None)
+        return next(
+            (value for r in reversed(self.rounds) if (value := number(r.get(name))) is not None), None
+        )
 
 
 def find_runs(paths: Iterable[Path]) -> list[RunRecord]:
@@ -109,7 +111,7 @@ def find_runs(paths: Iterable[Path]) -> list[RunRecord]:
     for path in paths:
         if not path.is_dir():
             raise RunFolderError(f"{path} is not a folder. Give run folders or a folder that holds them.")
-        for folder in _run_folders(path):
+        for folder in run_folders(path):
             found.setdefault(folder.resolve(), read_run(folder))
     return list(found.values())
 
@@ -126,7 +128,8 @@ def need_runs(paths: Iterable[Path]) -> list[RunRecord]:
     return runs
 
 
-def _run_folders(path: Path) -> Iterator[Path]:
+def run_folders(path: Path) -> Iterator[Path]:
+    """Yield the folder itself or those below it that hold a ``config.toml``, in order of their names."""
     for folder, below, files in os.walk(path):
         below.sort()
         if "config.toml" in files:

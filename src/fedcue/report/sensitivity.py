@@ -32,7 +32,9 @@ def sensitivity(series: Sequence[RunSeries]) -> Figure | None:
     if not panels:
         return None
     alt = "; ".join(_in_words(panel) for panel in panels) + "."
-    caption = "Every line joins runs that differ in this setting alone; whiskers: one standard deviation over seeds."
+    caption = (
+        "A line joins runs that differ in this setting alone; whiskers: one standard deviation over seeds."
+    )
     return Figure("sensitivity", "What the settings do", panels, caption, alt)
 
 
@@ -64,10 +66,13 @@ def _panel(key: str, groups: Sequence[tuple[str, Group]]) -> Panel:
         band = any(len(one.runs) > 1 for one in ordered)
         lines.append(
             Series(
-                label, [place[id(one)] for one in ordered], stats[:, 0].tolist(), slot,
-                (stats[:, 0] - stats[:, 1]).tolist() if band else None,
-                (stats[:, 0] + stats[:, 1]).tolist() if band else None,
-            )  # fmt: skip
+                label,
+                [place[id(one)] for one in ordered],
+                stats[:, 0].tolist(),
+                slot,
+                low=(stats[:, 0] - stats[:, 1]).tolist() if band else None,
+                high=(stats[:, 0] + stats[:, 1]).tolist() if band else None,
+            )
         )
     return Panel("line", x, Axis("mean accuracy", percent=True), tuple(lines), title=short(key))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedcue.report.palette import COLOURS
 from fedcue.report.runs import RunRecord
 
 METHOD_LABELS = {
@@ -86,24 +87,41 @@ def varying(runs: Iterable[RunRecord]) -> list[str]:
 
 
 def series_of(runs: Sequence[RunRecord]) -> list[RunSeries]:
-    """Group the readable runs into series, in the paper's order of methods."""
+    """Group the readable runs into series, in the paper's order of methods.
+
+    A run that has not finished stands alone, so that it does not blur the mean of those that have.
+    """
     groups: dict[str, list[RunRecord]] = {}
     for run in runs:
         if run.state != "damaged":
             mark = {key: value for key, value in relevant(run).items() if key != "recipe"}
-            groups.setdefault(_frozen(mark), []).append(run)
+            own = "" if run.state == "finished" else str(run.path)
+            groups.setdefault(_frozen(mark) + own, []).append(run)
     order = list(METHOD_LABELS)
 
-    def place(members: list[RunRecord]) -> tuple[int, str]:
+    def place(members: list[RunRecord]) -> tuple[int, str, bool]:
         method = members[0].method
-        return (order.index(method) if method in order else len(order), method)
+        return order.index(method) if method in order else len(order), method, members[0].state != "finished"
 
     found = sorted(groups.values(), key=place)
-    labels = _labels([members[0] for members in found])
+    firsts = [members[0] for members in found]
     return [
         RunSeries(label, slot, tuple(sorted(members, key=lambda run: run.seed)))
-        for slot, (label, members) in enumerate(zip(labels, found, strict=True))
+        for label, slot, members in zip(_labels(firsts), _slots(firsts), found, strict=True)
     ]
+
+
+def _slots(firsts: Sequence[RunRecord]) -> list[int]:
+    """Give each method its colour everywhere; further series of a method are dashed in the same colour."""
+    methods = list(dict.fromkeys([*METHOD_LABELS, *(run.method for run in firsts)]))
+    if len({run.method for run in firsts}) < 2:
+        return list(range(len(firsts)))
+    seen: dict[str, int] = {}
+    slots = []
+    for run in firsts:
+        slots.append(methods.index(run.method) % COLOURS + COLOURS * seen.get(run.method, 0))
+        seen[run.method] = seen.get(run.method, 0) + 1
+    return slots
 
 
 def _labels(firsts: Sequence[RunRecord]) -> list[str]:
@@ -112,6 +130,8 @@ def _labels(firsts: Sequence[RunRecord]) -> list[str]:
         same_method = [other for other in firsts if other.method == run.method]
         settings = relevant(run)
         marks = [f"{short(key)} {show(settings.get(key))}" for key in varying(same_method)]
+        if run.state != "finished":
+            marks.append(f"seed {run.seed}, {run.state}")
         labels.append(", ".join([METHOD_LABELS.get(run.method, run.method), *marks]))
     return labels
 

@@ -52,7 +52,7 @@ const bars = (rows, most) => {
   for (const [name, value, text] of rows) {
     const row = table.insertRow();
     row.append(make("th", name, { scope: "row" }));
-    const bar = make("span", "", { class: "bar" });
+    const bar = make("span", "", { class: "amount" });
     bar.style.width = `${(100 * (value || 0)) / most}%`;
     const cell = row.insertCell();
     cell.append(bar);

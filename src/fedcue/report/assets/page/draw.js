@@ -1,7 +1,7 @@
 /* Reading the data, and drawing each panel of each figure into its place. */
 let data = JSON.parse(document.getElementById("data").textContent);
 const charts = new Map(); // chart element -> ECharts instance
-const hidden = new Map(); // figure name -> names of the series that are switched off
+const hidden = new Map(); // legend -> names of the series that are switched off
 const dashes = ["solid", "dashed", "dotted"];
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -32,10 +32,12 @@ const make = (tag, text, attributes = {}) => {
 };
 
 const figureOf = (element) => data.figures[element.closest("[data-figure]").dataset.figure];
-const shown = (figure, panel) =>
-  (panel.series || []).filter((series) => !(hidden.get(figure.name) || new Set()).has(series.name));
+const shown = (element, panel) => {
+  const off = hiddenIn(element);
+  return (panel.series || []).filter((series) => !off.has(series.name));
+};
 
-const drawPanel = (element, figure, panel) => {
+const drawPanel = (element, panel) => {
   let chart = charts.get(element);
   if (!chart) {
     chart = echarts.init(element, null, { renderer: panel.kind === "heat" ? "canvas" : "svg" });
@@ -47,13 +49,13 @@ const drawPanel = (element, figure, panel) => {
     watchSize(element, chart);
     if (panel.kind === "line") stepByKeyboard(element, chart);
   }
-  const option = { ...base(), ...kinds[panel.kind].option(panel, shown(figure, panel), element) };
+  const option = { ...base(), ...kinds[panel.kind].option(panel, shown(element, panel), element) };
   chart.setOption(option, { notMerge: true });
 };
 
 const drawFigure = (element) => {
   const figure = figureOf(element);
-  element.querySelectorAll(".chart").forEach((place, i) => drawPanel(place, figure, figure.panels[i]));
+  element.querySelectorAll(".chart").forEach((place, i) => drawPanel(place, figure.panels[i]));
 };
 
 const isDrawn = (element) => charts.has(element.querySelector(".chart"));

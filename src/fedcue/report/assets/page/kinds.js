@@ -5,7 +5,7 @@ const base = () => ({
   animationDuration: 0,
   animationDurationUpdate: still.matches ? 0 : 250,
   textStyle: { fontFamily: getComputedStyle(document.body).fontFamily, fontSize: 12, color: css("--ink") },
-  grid: { left: 8, right: 18, top: 12, bottom: 34, containLabel: true },
+  grid: { left: 8, right: 18, top: 34, bottom: 34, containLabel: true },
 });
 
 const axis = (description, more = {}) => ({
@@ -16,25 +16,31 @@ const axis = (description, more = {}) => ({
   nameTextStyle: { color: css("--soft"), fontSize: 12 },
   data: description.categories,
   scale: true,
-  max: description.percent ? (range) => (range.max > 0.9 ? 1 : null) : undefined,
-  axisLine: { lineStyle: { color: css("--rule") } },
+  ...limits(description),
+  axisLine: { onZero: false, lineStyle: { color: css("--rule") } },
   axisTick: { show: false },
   axisLabel: {
     color: css("--soft"),
     hideOverlap: true,
+    ...(description.log ? { showMinLabel: false, showMaxLabel: false } : {}),
     formatter: description.categories ? undefined
       : (value) => (description.percent ? `${+(100 * value).toFixed(2)} %` : plainNumber(value)),
   },
   splitLine: { lineStyle: { color: css("--grid") } },
   ...more,
 });
+const limits = ({ percent, log }) => {
+  if (log) return { min: (range) => range.min * 0.9, max: (range) => range.max * 1.1 };
+  return percent ? { max: (range) => (range.max > 0.9 ? 1 : null) } : {};
+};
 const plainNumber = (value) => {
   const size = Math.abs(value);
   return size && (size < 1e-3 || size >= 1e5) ? value.toExponential(0) : String(+value.toPrecision(4));
 };
 
-const vertical = (description, more = {}) =>
-  axis(description, { nameGap: 46, nameRotate: 90, ...more });
+const vertical = (description, more = {}) => axis(description, {
+  nameLocation: "end", nameGap: 12, nameTextStyle: { color: css("--soft"), fontSize: 12, align: "left", padding: [0, 0, 0, -28] }, ...more,
+});
 
 const tip = (formatter, more = {}) => ({
   confine: true,
@@ -108,7 +114,7 @@ const kinds = {
   },
 
   scatter: {
-    height: (panel, element) => Math.min(380, Math.max(260, element.clientWidth * 0.8)),
+    height: (panel, element) => Math.min(400, Math.max(240, element.clientWidth * 0.8)),
     option: (panel, visible) => {
       const percent = panel.x.percent && panel.y.percent;
       const map = !percent;
@@ -121,7 +127,7 @@ const kinds = {
       return {
         xAxis: axis(panel.x, { ...range, ...quiet }),
         yAxis: vertical(panel.y, { ...range, ...quiet }),
-        grid: { ...base().grid, bottom: map ? 8 : 34, right: percent ? 60 : 18 },
+        grid: { ...base().grid, top: map ? 8 : 34, bottom: map ? 8 : 34, right: percent ? 80 : 18 },
         tooltip: tip((point) => tipRows(point.data.text || point.seriesName, map
           ? (point.data.text ? [[point.seriesName, "", point.data.slot]] : [])
           : [[panel.x.label, format(point.value[0], panel.x)], [panel.y.label, format(point.value[1], panel.y)]]), { trigger: "item" }),
@@ -166,7 +172,7 @@ const kinds = {
       const rows = panel.y.categories.map((_, row) => row);
       return {
         grid: { left: 8, right: 22, top: 8, bottom: 36, containLabel: true },
-        xAxis: axis(panel.x, { min: 0, max: 1 }),
+        xAxis: axis(panel.x, { min: (range) => Math.max(0, Math.floor(range.min * 10 - 0.2) / 10), max: 1 }),
         yAxis: axis({ label: "" }, {
           min: -0.6, max: rows.length - 0.4, inverse: true, splitLine: { show: false }, axisLine: { show: false },
           axisLabel: { customValues: rows, color: css("--ink"), fontSize: 12, width: narrow(element) ? 86 : 170, overflow: "truncate",

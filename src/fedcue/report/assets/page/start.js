@@ -1,7 +1,7 @@
 /* Putting the page to work. */
 const dress = (root) => {
+  legends(root);
   for (const element of figures(root)) {
-    legend(element);
     values(element);
     drawWhenNear(element);
   }

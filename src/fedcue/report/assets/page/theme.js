@@ -7,10 +7,8 @@ const setTheme = (name) => {
 };
 
 const redraw = () => {
-  for (const element of figures()) {
-    legend(element);
-    if (isDrawn(element)) drawFigure(element);
-  }
+  legends();
+  figures().filter(isDrawn).forEach(drawFigure);
 };
 
 const themeButton = () => {

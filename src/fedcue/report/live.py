@@ -1,0 +1,112 @@
+"""The page while runs go on: a small server that says when something changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedcue.errors import ConfigError, RunFolderError
+from fedcue.report.page import render
+from fedcue.report.runs import RunRecord, read_run, run_folders
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+WATCHED = ("config.toml", "metrics.jsonl", "summary.json", ".lock")
+LOCAL = ("127.0.0.1", "localhost")
+LOOK_EVERY = 1.0
+BEAT_EVERY = 15.0
+
+Signature = tuple[tuple[str, int, int], ...]
+
+
+class Following:
+    """The runs below a folder, read again only when their files change."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._known: dict[Path, tuple[Signature, RunRecord]] = {}
+        self._page: tuple[object, str] = (None, "")
+
+    def signatures(self) -> dict[Path, Signature]:
+        """Return size and time of the files by which a run shows that it went on."""
+        return {folder: tuple(_signature(folder)) for folder in run_folders(self.folder)}
+
+    def page(self) -> str:
+        """Return the page as it is now."""
+        now = self.signatures()
+        if self._page[0] != now:
+            self._known = {
+                folder: known
+                if (known := self._known.get(folder)) and known[0] == signature
+                else (signature, read_run(folder))
+                for folder, signature in now.items()
+            }
+            self._page = (now, render([run for _, run in self._known.values()], live=True))
+        return self._page[1]
+
+
+def _signature(folder: Path) -> Iterator[tuple[str, int, int]]:
+    for name in WATCHED:
+        try:
+            status = (folder / name).stat()
+        except OSError:
+            continue
+        yield name, status.st_size, status.st_mtime_ns
+
+
+def application(folder: Path, hosts: Sequence[str] = LOCAL) -> Starlette:
+    """Return the web application: the page at ``/`` and its events at ``/events``.
+
+    It answers only to the given names, so that no other site can read it through the browser.
+    """
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.responses import HTMLResponse, StreamingResponse
+    from starlette.routing import Route
+
+    following = Following(folder)
+
+    async def page(request: Request) -> Response:
+        return HTMLResponse(await run_in_threadpool(following.page), headers={"Cache-Control": "no-store"})
+
+    async def events(request: Request) -> Response:
+        return StreamingResponse(changes(following, request), media_type="text/event-stream")
+
+    guard = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+    return Starlette(routes=[Route("/", page), Route("/events", events)], middleware=[guard])
+
+
+async def changes(following: Following, request: Request) -> AsyncIterator[str]:
+    """Yield an event whenever a run below the folder went on, and a beat now and then."""
+    seen, quiet = following.signatures(), 0.0
+    yield "retry: 1000\n\n"
+    while not await request.is_disconnected():
+        await asyncio.sleep(LOOK_EVERY)
+        now, quiet = following.signatures(), quiet + LOOK_EVERY
+        if now != seen:
+            seen, quiet = now, 0.0
+            yield f"event: change\ndata: {json.dumps({'runs': len(now)})}\n\n"
+        elif quiet >= BEAT_EVERY:
+            quiet = 0.0
+            yield ": still here\n\n"
+
+
+def serve(folder: Path, host: str, port: int) -> None:
+    """Serve the page until interrupted."""
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder} is not a folder. Give the folder that holds the runs.")
+    try:
+        import uvicorn
+
+        app = application(folder, LOCAL if host in LOCAL else ["*"])
+    except ImportError as error:
+        raise ConfigError("fedcue watch needs its extra: pip install 'fedcue[watch]'.") from error
+    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=1)
