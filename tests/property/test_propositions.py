@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 SEEDS = st.integers(0, 2**32 - 1)
 SOME = settings(max_examples=40, deadline=None)
-FEW = settings(max_examples=8, deadline=None, derandomize=True)  # noisy runs: always the same seeds
+FEW = settings(max_examples=5, deadline=None, derandomize=True)  # noisy runs: always the same seeds
 RADIUS = 2.0  # the set of prompts is the ball of this radius: compact and convex
 
 
@@ -360,7 +360,8 @@ class ToyFederation:
         return self.scores[client].T @ error / len(error)
 
     def global_gradient(self, prompts: np.ndarray) -> np.ndarray:
-        return np.mean([self.gradient(k, prompts) for k in range(len(self.scores))], axis=0)
+        error = self.scale**2 * (self.scores @ prompts - self.targets)
+        return np.einsum("knc,knd->cd", self.scores, error) / error[..., 0].size
 
     def run(
         self, rng: np.random.Generator, rounds: int, sampled: int, rate: float, decay: float, steps: int = 3

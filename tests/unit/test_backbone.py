@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from fake_hub import run_with_hub, serve
 from safetensors.torch import load_file, save_file
 from support import REAL_BACKBONE, needs_real_backbone
 from torch import Tensor
@@ -268,6 +269,33 @@ def test_an_image_size_the_patch_does_not_divide_is_refused(tmp_path: Path) -> N
 def test_a_hub_id_without_network_says_how_to_give_a_folder() -> None:
     with pytest.raises(BackboneError, match="backbone=FOLDER"):
         load_backbone("timm/vit_base_patch16_224.orig_in21k")
+
+
+HUB_SCRIPT = """
+import sys
+from fedcue.errors import FedcueError
+from fedcue.model.backbone import load_backbone
+try:
+    print(load_backbone("timm/vit_test").architecture.depth)
+except FedcueError as error:
+    print("refused:", error)
+"""
+
+
+def test_a_hub_id_is_downloaded_once_and_then_read_from_the_cache(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "b", random_tensors(), CONFIG)
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with serve({**files, "pytorch_model.bin": b"pickled"}) as address:
+        assert run_with_hub(HUB_SCRIPT, address, tmp_path / "home") == "3"
+    assert run_with_hub(HUB_SCRIPT, address, tmp_path / "home", offline=True) == "3"
+    assert not list((tmp_path / "home").rglob("*.bin"))
+
+
+def test_a_hub_repository_without_safetensors_is_refused(tmp_path: Path) -> None:
+    with serve({"config.json": b"{}", "pytorch_model.bin": b"pickled"}) as address:
+        said = run_with_hub(HUB_SCRIPT, address, tmp_path / "home")
+    assert said.startswith("refused: Backbone 'timm/vit_test'")
+    assert "backbone=FOLDER" in said
 
 
 def test_a_name_that_is_nothing_is_explained() -> None:

@@ -39,7 +39,7 @@ def test_normalised_projector_has_frobenius_norm_one():
 @pytest.mark.parametrize("ratio", [0.8, None])
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 def test_a_visit_changes_prompts_only_across_their_row_space(ratio, optimiser, federation):
-    training = Training(lr=0.1, epochs=5, batch_size=4, weight_decay=1e-2, optimiser=optimiser)
+    training = Training(lr=0.1, epochs=3, batch_size=4, weight_decay=1e-2, optimiser=optimiser)
     tiny = federation(FedPR(ratio=ratio, normalise_projector=False), training=training)
     state = tiny.run(1).state
     update, _ = tiny.update(state, 0)

@@ -49,7 +49,9 @@ def round_record(number: int, method: str, seed: int, level: float, scored: bool
         "upload_floats": 4 * floats, "download_floats": 4 * floats,
         "upload_bytes": 16 * floats, "download_bytes": 16 * floats, "seconds": 1.5,
     }  # fmt: skip
-    return record | ({"mean_accuracy": float(accuracy), "worst_accuracy": float(accuracy * 0.8)} if scored else {})
+    return record | (
+        {"mean_accuracy": float(accuracy), "worst_accuracy": float(accuracy * 0.8)} if scored else {}
+    )
 
 
 def write_run(
@@ -107,9 +109,13 @@ def finish(
     write_tensors(folder, settings, own, truth, predicted, train, len(classes), rng)
     (folder / "model.json").write_text(json.dumps({"classes": list(classes), "setting": {"depth": 12}}))
     served = method != "pfedpg"
-    totals = {f"total_{k}": sum(r[k] for r in records) for k in ("upload_bytes", "download_bytes", "upload_floats")}
+    totals = {
+        f"total_{k}": sum(r[k] for r in records) for k in ("upload_bytes", "download_bytes", "upload_floats")
+    }
     several = len(set(domains)) > 1
-    by_domain = {d: {"client_mean_accuracy": level - 0.02 * i, "pooled_accuracy": level} for i, d in enumerate(domains)}
+    by_domain = {
+        d: {"client_mean_accuracy": level - 0.02 * i, "pooled_accuracy": level} for i, d in enumerate(domains)
+    }
     summary = {
         "rounds": len(records), "mean_accuracy": records[-1]["mean_accuracy"],
         "worst_accuracy": records[-1]["worst_accuracy"], "percentile_5_accuracy": level - 0.15,
