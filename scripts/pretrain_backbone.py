@@ -459,6 +459,13 @@ def update(
     return {name: round(term.item(), 4) for name, term in terms.items()}
 
 
+def start(student: Student, corpus: Corpus, data: Path, seed: int) -> None:
+    """Set the weights that training starts from: the cut-down teacher and random auxiliary heads."""
+    initialise(student, seed)
+    size = 2 * ARCHITECTURE.image_size
+    slice_teacher(student.backbone, load_teacher(data, size), resize(corpus.images[:CALIBRATION], size))
+
+
 def train(options: argparse.Namespace) -> None:
     """Train until the schedule ends or this invocation's minutes are over; resume where it stopped."""
     corpus = load_corpus(options.data, options.work, options.seed)
@@ -470,10 +477,7 @@ def train(options: argparse.Namespace) -> None:
     if checkpoint.exists():
         step = load_checkpoint(student, optimiser, checkpoint)
     else:
-        initialise(student, options.seed)
-        size = 2 * ARCHITECTURE.image_size
-        calibration = resize(corpus.images[:CALIBRATION], size)
-        slice_teacher(student.backbone, load_teacher(options.data, size), calibration)
+        start(student, corpus, options.data, options.seed)
     steps = int(options.epochs * (len(corpus.labels) // BATCH))
     began = time.monotonic()
     first = step
@@ -581,7 +585,7 @@ def cifar_row(backbone: VisionTransformer, corpus: Corpus) -> list[float]:
 
 
 def random_backbone(seed: int) -> VisionTransformer:
-    """Return an untrained backbone with the initial weights that training starts from."""
+    """Return a backbone of the same shape with random weights."""
     backbone = VisionTransformer(ARCHITECTURE)
     initialise(backbone, seed)
     return backbone.eval()
@@ -601,14 +605,18 @@ def report(options: argparse.Namespace) -> None:
     load_checkpoint(student, None, options.work / "checkpoint.safetensors")
     student.backbone.load_state_dict(backbone.state_dict())
     print(f"Held-out CIFAR-100 accuracy, auxiliary classifier: {held_out_accuracy(student, corpus):.1%}\n")
+    start(student, corpus, options.data, options.seed)
     columns = [
         digits_row(backbone),
+        digits_row(student.backbone),
         mean_row([digits_row(model) for model in untrained]),
         cifar_row(backbone, corpus),
+        cifar_row(student.backbone, corpus),
         mean_row([cifar_row(model, corpus) for model in untrained]),
     ]
-    print("| cls token | digits | digits, random weights | CIFAR-100 | CIFAR-100, random weights |")
-    print("|---|---|---|---|---|")
+    print("| | digits | | | CIFAR-100, held out | | |")
+    print("|---|---|---|---|---|---|---|")
+    print("| cls token | embedded | before training | random | embedded | before training | random |")
     for tap, cells in enumerate(zip(*columns, strict=True)):
         name = "final, normalised" if tap == FINAL else f"input of block {tap}"
         print(f"| {name} | " + " | ".join(f"{cell:.1%}" for cell in cells) + " |")

@@ -113,12 +113,12 @@ def test_comes_with_a_model_card() -> None:
 
 def test_final_token_separates_unseen_digits(trained: list[float], untrained: list[list[float]]) -> None:
     assert trained[FINAL] > 0.60
-    assert trained[FINAL] > max(twin[FINAL] for twin in untrained) + 0.10
+    assert trained[FINAL] > max(twin[FINAL] for twin in untrained) + 0.15
 
 
 def test_middle_tokens_separate_unseen_digits(trained: list[float], untrained: list[list[float]]) -> None:
     assert middle(trained) > 0.60
-    assert middle(trained) > max(middle(twin) for twin in untrained) + 0.10
+    assert middle(trained) > max(middle(twin) for twin in untrained) + 0.15
 
 
 def test_first_token_carries_nothing_yet(trained: list[float]) -> None:
