@@ -9,20 +9,16 @@ they were say nothing about it; each row's statistic is taken over the clients t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, PositiveFloat
-from torch import Tensor
 
+from fedcue.aggregate.changes import bounded, by_row, changed, flat_change, krum, nearest
 from fedcue.aggregate.mean import Combine, Sums, Weighting, sum_updates
 from fedcue.errors import ConfigError
 from fedcue.registry import Options
 from fedcue.types import Tensors, Update
-
-FEW = 3
-"""Below so many holders of a row there is no majority: the mean of bounded changes is taken."""
 
 
 class Aggregation(Options):
@@ -77,7 +73,38 @@ class Mean(Aggregation):
         return sum_updates if self.plain else super().combiner(reference)
 
 
-class TrimmedMean(Aggregation):
+class RowWise(Aggregation):
+    """Base of the rules that look at each coordinate: ``trim`` values go at either end.
+
+    Clients that hold different classes differ in every row of the head, and the middle of their
+    changes is nothing like the mean: seven clients without a class outvote three that have it.
+    With ``mix`` each change first becomes the mean of the changes nearest to it, all but
+    ``attackers`` of them, so that honest ones agree (nearest-neighbour mixing).
+    """
+
+    attackers: int = Field(default=2, ge=1, description="bad clients per round to withstand")
+    mix: bool = Field(default=True, description="average each change with its nearest before the rule")
+
+    def check(self, clients: int) -> None:
+        """Refuse rounds in which the attackers could be half of all."""
+        _need(self.name, clients, 2 * self.attackers + 1, self.attackers)
+
+    def trim(self, clients: int) -> int:
+        """Return how many values go at either end."""
+        return self.attackers
+
+    def sums(
+        self, updates: Sequence[Update], reference: Tensors, weighting: Weighting, plain: tuple[str, ...]
+    ) -> Sums:
+        """Return the number of updates times the middle of the changes."""
+        mixing = None
+        if self.mix and changed(updates, reference):
+            changes = torch.stack([flat_change(update, reference) for update in updates])
+            mixing = nearest(changes, max(len(updates) - self.attackers, 1))
+        return by_row(updates, reference, self.trim(len(updates)), mixing)
+
+
+class TrimmedMean(RowWise):
     """In each coordinate the mean without the ``attackers`` largest and smallest changes.
 
     A row with fewer than ``2 * attackers + 1`` holders loses as many as leave one or two.
@@ -85,33 +112,15 @@ class TrimmedMean(Aggregation):
 
     name: ClassVar[str] = "trimmed_mean"
 
-    attackers: int = Field(default=2, ge=1, description="bad clients per round to withstand")
 
-    def check(self, clients: int) -> None:
-        """Refuse rounds that would be trimmed to nothing."""
-        _need(self.name, clients, 2 * self.attackers + 1, self.attackers)
-
-    def sums(
-        self, updates: Sequence[Update], reference: Tensors, weighting: Weighting, plain: tuple[str, ...]
-    ) -> Sums:
-        """Return the number of updates times the trimmed mean."""
-        return _by_row(updates, reference, self.attackers)
-
-
-class Median(Aggregation):
+class Median(RowWise):
     """In each coordinate the median of the changes."""
 
     name: ClassVar[str] = "median"
 
-    def check(self, clients: int) -> None:
-        """Refuse rounds in which one client is half of all."""
-        _need(self.name, clients, FEW, 1)
-
-    def sums(
-        self, updates: Sequence[Update], reference: Tensors, weighting: Weighting, plain: tuple[str, ...]
-    ) -> Sums:
-        """Return the number of updates times the median."""
-        return _by_row(updates, reference, len(updates))
+    def trim(self, clients: int) -> int:
+        """Return more than there are: one or two always stay."""
+        return clients
 
 
 class Krum(Aggregation):
@@ -139,100 +148,11 @@ class Krum(Aggregation):
         self, updates: Sequence[Update], reference: Tensors, weighting: Weighting, plain: tuple[str, ...]
     ) -> Sums:
         """Return the sums of the chosen updates."""
-        if not _changed(updates, reference):
-            return _by_row(updates, reference, len(updates))
-        changes = torch.stack([_flat_change(update, reference) for update in updates])
+        if not changed(updates, reference):
+            return by_row(updates, reference, len(updates))
+        changes = torch.stack([flat_change(update, reference) for update in updates])
         chosen = krum(changes, self.attackers, self.keep or max(len(updates) - self.attackers, 1))
         return sum_updates([updates[index] for index in chosen], weighting, plain)
-
-
-def krum(changes: Tensor, attackers: int, keep: int) -> list[int]:
-    """Return which ``keep`` of ``changes [n, D]`` have the smallest distances to their neighbours."""
-    count = len(changes)
-    distances = torch.cdist(changes, changes, compute_mode="donot_use_mm_for_euclid_dist") ** 2
-    distances = torch.nan_to_num(distances, nan=torch.inf).fill_diagonal_(0)
-    neighbours = max(count - attackers - 2, 1)
-    scores = distances.sort(1).values[:, 1 : neighbours + 1].sum(1)
-    return sorted(scores.argsort(stable=True)[:keep].tolist())
-
-
-def rowwise(changes: Tensor, trim: int) -> Tensor:
-    """Return, per row of ``changes [n, ..., d]``, its holders times their trimmed mean.
-
-    ``trim`` largest and smallest values go in each coordinate, but always one or two stay: a large
-    ``trim`` gives the median. Rows with few holders take the mean of changes that are not longer
-    than the median row of the tensor.
-    """
-    clients, width = len(changes), changes.shape[-1] if changes.ndim > 2 else 1
-    rows = torch.nan_to_num(changes.double(), nan=0.0).reshape(clients, -1, width)  # [n, R, d]
-    holds = (rows != 0).any(-1)  # [n, R]
-    holders = holds.sum(0)  # [R]
-    ordered = rows.masked_fill(~holds[..., None], torch.inf).sort(0).values
-    cut = ((holders - 1) // 2).clamp(min=0, max=trim)
-    place = torch.arange(clients, device=rows.device)[:, None]
-    kept = (place >= cut) & (place < holders - cut)  # [n, R]
-    middle = ordered.masked_fill(~kept[..., None], 0).sum(0) / (holders - 2 * cut).clamp(min=1)[:, None]
-    few = (rows * _row_scales(rows)).sum(0)
-    total = torch.where((holders < FEW)[:, None], few, middle * holders[:, None])
-    return total.reshape(changes.shape[1:])
-
-
-def bounded(updates: Sequence[Update], reference: Tensors, bound: float | Literal["median"]) -> list[Update]:
-    """Shorten every change to at most ``bound``, or to the median length of the changes given.
-
-    What is no change (centroids) is shortened row by row to the median length of its rows.
-    """
-    names = _changed(updates, reference)
-    lengths = torch.stack([_flat_change(update, reference).norm() for update in updates])
-    limit = torch.quantile(lengths, 0.5) if bound == "median" else torch.tensor(bound)
-    factors = torch.nan_to_num((limit / lengths).clamp(max=1), nan=1.0)
-    others = [name for name, tensor in updates[0].tensors.items() if name not in names and tensor.ndim > 1]
-    tensors = [dict(update.tensors) for update in updates]
-    for name in names:
-        start = reference[name].double()
-        for own, factor in zip(tensors, factors, strict=True):
-            own[name] = start + factor * (own[name].double() - start)
-    for name in others:
-        stacked = torch.stack([own[name].double() for own in tensors])
-        rows = stacked.reshape(len(tensors), -1, stacked.shape[-1])
-        for own, value in zip(tensors, (rows * _row_scales(rows)).reshape(stacked.shape), strict=True):
-            own[name] = value
-    return [replace(update, tensors=own) for update, own in zip(updates, tensors, strict=True)]
-
-
-def _by_row(updates: Sequence[Update], reference: Tensors, trim: int) -> Sums:
-    """Return sums that stand for the row-wise statistics: what was sent down, n times, plus changes.
-
-    Every client counts alike. With ``trim=0`` these are the plain sums wherever a row has at least
-    three holders.
-    """
-    changed = _changed(updates, reference)
-    sums = Sums(float(len(updates)), len(updates))
-    for name in updates[0].tensors:
-        values = torch.stack([update.tensors[name].double() for update in updates])
-        start = reference[name].double() if name in changed else torch.zeros_like(values[0])
-        sums.tensors[name] = len(updates) * start + rowwise(values - start, trim)
-    return sums
-
-
-def _changed(updates: Sequence[Update], reference: Tensors) -> list[str]:
-    return [name for name in updates[0].tensors if name in reference]
-
-
-def _flat_change(update: Update, reference: Tensors) -> Tensor:
-    """Return all of an update's changes as one vector."""
-    names = [name for name in update.tensors if name in reference]
-    parts = [(update.tensors[name].double() - reference[name].double()).flatten() for name in names]
-    return torch.cat(parts) if parts else torch.zeros(1, dtype=torch.float64)
-
-
-def _row_scales(rows: Tensor) -> Tensor:
-    """Return the factors ``[n, R, 1]`` that shorten ``rows [n, R, d]`` to the median length of them."""
-    lengths = rows.norm(dim=-1)
-    held = lengths[lengths > 0]
-    limit = torch.quantile(held, 0.5) if len(held) else lengths.new_tensor(1.0)
-    scales: Tensor = (limit / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)).clamp(max=1)
-    return scales[..., None]
 
 
 def _need(rule: str, clients: int, least: int, attackers: int) -> None:
