@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from fedcue.cli.arguments import Json, Out, Overwrite, Quiet, Resume, Settings, split_settings
+from fedcue.cli.dry_run import show_plan
 from fedcue.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ def run(
     resume: Resume = False,
     quiet: Quiet = False,
     as_json: Json = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what the run would do and cost, without doing it.")
+    ] = False,
 ) -> None:
     """Train one method on one federation.
 
@@ -38,6 +42,9 @@ def run(
     from fedcue.config import load
 
     recipe, overrides = split_settings(settings, seed)
+    if dry_run:
+        show_plan(load(recipe, overrides), as_json)
+        return
     start(load(recipe, overrides), out, overwrite=overwrite, resume=resume, quiet=quiet, as_json=as_json)
 
 

@@ -55,8 +55,7 @@ class Description:
         """Return a dataset of this size without images, its classes evenly spread, to plan a run with."""
         number = self.train + self.test
         position = np.arange(number)
-        per_owner = -(-number // max(self.owners, 1))
-        owner = position // per_owner
+        owner = position * self.owners // number
         labels = position % self.classes if not self.owners else (10 * owner + position % 10) % self.classes
         return Dataset(
             name=self.name,

@@ -1,0 +1,135 @@
+"""``fedcue run --dry-run``: what a run would do and cost."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedcue.cli.progress import size
+
+if TYPE_CHECKING:
+    from fedcue.config import RunConfig
+    from fedcue.federate.cost import Plan
+
+Rows = list[tuple[str, str]]
+
+
+def show_plan(config: RunConfig, as_json: bool) -> None:
+    """Plan a run and print the plan."""
+    from fedcue.federate.cost import plan
+
+    planned = plan(config)
+    if as_json:
+        typer.echo(json.dumps(planned.plain()))
+        return
+    console = Console(soft_wrap=True)
+    console.print(
+        f"[bold]{escape(planned.method)}[/] on {escape(planned.dataset)}, {planned.rounds} rounds of "
+        f"{planned.clients_per_round} clients, seed {config.seed} (nothing is run)",
+        highlight=False,
+    )
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    sections = (_clients, _backbone, _traffic, _arithmetic, _memory, _time)
+    for section in sections:
+        for number, (name, text) in enumerate(section(planned)):
+            title = "" if number else f"[bold]{section.__name__.removeprefix('_')}[/]"
+            table.add_row(title, name, escape(text))
+    console.print(table, highlight=False)
+
+
+def _clients(plan: Plan) -> Rows:
+    people = plan.people
+    source = "its description; give data.root=FOLDER to count" if people.described else "its files"
+    return [
+        ("number", f"{people.clients:,}, of which {people.heldout:,} never train"),
+        ("images", f"{people.train_images:,} to train, {people.test_images:,} to test"),
+        ("a client", f"{_spread(people.images_per_client)} training images"),
+        ("classes", f"{people.classes:,}, of which a client holds {_spread(people.classes_per_client)}"),
+        ("known from", source),
+    ]
+
+
+def _spread(values: tuple[int, int, int]) -> str:
+    low, middle, high = values
+    return f"{low:,}" if low == high else f"{low:,} to {high:,} (median {middle:,})"
+
+
+def _backbone(plan: Plan) -> Rows:
+    shape = plan.architecture
+    return [
+        ("name", plan.backbone),
+        (
+            "shape",
+            f"{shape.depth} blocks of width {shape.width}, patches of {shape.patch} in {shape.image_size} px",
+        ),
+    ]
+
+
+def _traffic(plan: Plan) -> Rows:
+    travel = plan.travel
+    rows = [
+        ("down", f"{travel.download_floats:,} floats, {size(travel.download_bytes)} per client and round"),
+        ("up", f"{travel.upload_floats:,} floats, {size(travel.upload_bytes)} per client and round"),
+        ("a round", f"{size(travel.round_bytes)}, both ways, all clients of the round"),
+        ("the run", f"{travel.total_floats:,} floats, {size(travel.total_bytes)}"),
+    ]
+    if travel.warm_up_bytes:
+        rows.insert(3, ("warm start", f"{size(travel.warm_up_bytes)} up, once"))
+    return rows
+
+
+def _arithmetic(plan: Plan) -> Rows:
+    arithmetic = plan.arithmetic
+    parts = ", ".join(f"{name} {flop(value)}" for name, value in arithmetic.pflop.items() if value)
+    return [
+        ("an image", f"{arithmetic.forward_gmac:.2f} GMAC forward, {arithmetic.backward_gmac:.2f} backward"),
+        ("steps", f"{arithmetic.image_steps:,} images trained, all clients tested {arithmetic.evaluations}x"),
+        ("the run", f"{flop(arithmetic.total_pflop)} ({parts})"),
+        ("by formula", f"{flop(arithmetic.formula_pflop)}, every token in every block, nothing kept"),
+    ]
+
+
+def _memory(plan: Plan) -> Rows:
+    memory = plan.memory
+    kept = {
+        "projected": "tokens and their first projection",
+        "tokens": "tokens",
+        "nothing": "too large, computed anew at every use (cache.limit_mb)",
+    }
+    place = ", in a temporary file" if memory.pixels_in_file else ""
+    rows = [
+        ("weights", size(memory.weights)),
+        ("images", f"{size(memory.pixels)} decoded{place}"),
+        ("cache", f"{size(memory.frozen)} of the frozen backbone: {kept[memory.frozen_level]}"),
+    ]
+    if memory.client_memories:
+        rows.append(("clients keep", size(memory.client_memories)))
+    return rows
+
+
+def _time(plan: Plan) -> Rows:
+    return [
+        (
+            "here",
+            f"about {duration(plan.seconds)} on {plan.workers} cores of {plan.gflops:.0f} GFLOP/s "
+            f"at {plan.efficiency:.0%} of that, if nothing else runs; decoding not counted",
+        )
+    ]
+
+
+def flop(petaflop: float) -> str:
+    """Return an amount of arithmetic as people read it."""
+    return f"{petaflop:.3g} PFLOP" if petaflop >= 1 else f"{1000 * petaflop:.3g} TFLOP"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it."""
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} seconds"

@@ -1,0 +1,122 @@
+"""What a run would do, without doing it: clients, what travels, arithmetic, memory and time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedcue.config import RunConfig
+from fedcue.data.sources import NoImages
+from fedcue.federate.outline import Outline
+from fedcue.federate.trial import Arithmetic, Memory, Travel, Trial
+from fedcue.model.vit import Architecture
+
+EFFICIENCY = 0.6
+"""Share of the machine's speed at large matrix products that a run reaches."""
+
+
+@dataclass(frozen=True)
+class People:
+    """The clients and their images; the triples are smallest, median and largest."""
+
+    clients: int
+    heldout: int
+    classes: int
+    train_images: int
+    test_images: int
+    images_per_client: tuple[int, int, int]
+    classes_per_client: tuple[int, int, int]
+    described: bool
+    """Whether the numbers come from the dataset's description, not from its files."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do; ``gflops`` is the measured speed of one core, of which a run uses ``workers``."""
+
+    recipe: str
+    method: str
+    dataset: str
+    backbone: str
+    architecture: Architecture
+    rounds: int
+    clients_per_round: int
+    people: People
+    travel: Travel
+    arithmetic: Arithmetic
+    memory: Memory
+    workers: int
+    gflops: float
+    efficiency: float
+    seconds: float
+
+    def plain(self) -> dict[str, Any]:
+        """Return the plan as values JSON knows."""
+        return asdict(self)
+
+
+def plan(config: RunConfig, gflops: float | None = None) -> Plan:
+    """Plan a run; the speed of one of this machine's cores is measured unless ``gflops`` gives it."""
+    torch.set_num_threads(1)  # as a run's processes
+    outline = Outline(config)
+    trial = Trial(outline)
+    arithmetic = trial.arithmetic()
+    workers = config.workers or len(os.sched_getaffinity(0))
+    gflops = matmul_gflops() if gflops is None else gflops
+    return Plan(
+        recipe=config.recipe,
+        method=config.method.name,
+        dataset=outline.dataset.name,
+        backbone=config.backbone.name,
+        architecture=outline.model.architecture,
+        rounds=config.rounds,
+        clients_per_round=config.clients_per_round,
+        people=_people(outline),
+        travel=trial.travel(),
+        arithmetic=arithmetic,
+        memory=trial.memory(),
+        workers=workers,
+        gflops=gflops,
+        efficiency=EFFICIENCY,
+        seconds=1e6 * arithmetic.total_pflop / (workers * gflops * EFFICIENCY),
+    )
+
+
+def matmul_gflops(seconds: float = 0.5) -> float:
+    """Measure how fast one core multiplies float32 matrices, in GFLOP per second of its own time.
+
+    The best of several moments counts, and not the time that other processes take from the core: the
+    plan is for a machine that is free.
+    """
+    left, right, best = torch.ones(512, 768), torch.ones(768, 512), float("inf")
+    ended = time.process_time() + seconds
+    while time.process_time() < ended:
+        started = time.process_time()
+        for _ in range(5):
+            left @ right
+        best = min(best, time.process_time() - started)
+    return 2e-9 * 5 * left.numel() * right.shape[1] / best
+
+
+def _people(outline: Outline) -> People:
+    clients = outline.clients
+    return People(
+        clients=len(clients),
+        heldout=sum(client.heldout for client in clients),
+        classes=outline.setting.classes,
+        train_images=sum(len(client.train) for client in clients),
+        test_images=sum(outline.test_size(client.id) for client in clients),
+        images_per_client=_spread([len(client.train) for client in clients]),
+        classes_per_client=_spread([int(np.count_nonzero(client.class_priors)) for client in clients]),
+        described=isinstance(outline.dataset.images, NoImages),
+    )
+
+
+def _spread(values: Sequence[int]) -> tuple[int, int, int]:
+    return int(min(values)), int(np.median(values)), int(max(values))

@@ -1,0 +1,165 @@
+"""One visit and one test of a typical client on a counting backbone, from which a whole run follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedcue.federate.counting import Work
+from fedcue.federate.outline import Outline
+from fedcue.federate.sampling import sample_clients, warm_start_clients
+from fedcue.model.vit import VisionTransformer
+from fedcue.types import ClientMemory, count_bytes, count_floats
+
+
+@dataclass(frozen=True)
+class Travel:
+    """What a client receives and sends in one visit, and all of it over the run."""
+
+    download_floats: int
+    upload_floats: int
+    download_bytes: int
+    upload_bytes: int
+    round_bytes: int
+    warm_up_bytes: int
+    total_floats: int
+    total_bytes: int
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Arithmetic of one image in one epoch by the literature's formulas, and of the run as it is done."""
+
+    image_steps: int
+    evaluations: int
+    forward_gmac: float
+    backward_gmac: float
+    formula_pflop: float
+    pflop: dict[str, float]
+    """By what it is for: training, other passes at the clients, tests, values computed once."""
+
+    @property
+    def total_pflop(self) -> float:
+        """What the whole run computes."""
+        return sum(self.pflop.values())
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of what a run keeps at hand."""
+
+    weights: int
+    pixels: int
+    pixels_in_file: bool
+    frozen: int
+    frozen_level: str
+    client_memories: int
+
+
+class Trial:
+    """What a typical client does, counted, and who is visited and tested how often."""
+
+    def __init__(self, outline: Outline) -> None:
+        self.outline, self.config, self.method = outline, outline.config, outline.method
+        trainees = outline.training_clients
+        self.sampled = [sample_clients(trainees, self.config, number) for number in range(self.config.rounds)]
+        self.visited = {client for clients in self.sampled for client in clients}
+        self.asked = warm_start_clients(trainees, self.config.warm_start, self.config.seed)
+        self.tested = [c.id for c in outline.clients if self.method.supports_heldout or not c.heldout]
+        self.typical: int = sorted(trainees.tolist(), key=self._classes)[len(trainees) // 2]
+        self._try()
+
+    def _try(self) -> None:
+        """Let the typical client do everything once."""
+        outline, client, seed = self.outline, self.typical, self.config.seed
+        classes, images = self._classes(client), outline.test_size(client)
+        with outline.meter.reading(classes) as self.warm:  # a visit of the outline has an image per class
+            self.reply = outline.warm_up(client)
+        state = self.method.start(outline.setting, seed, [] if self.reply is None else [self.reply])
+        self.download = self.method.download(state, client, seed)
+        with outline.meter.reading(classes) as self.visit:
+            self.update, self.remembered = outline.train(self.download, ClientMemory())
+        with outline.meter.reading(images) as self.test:
+            outline.test([client], self.download, self.remembered, final=False)
+        with outline.meter.reading(images) as self.last_test:
+            outline.test([client], self.download, self.remembered, final=True)
+
+    def travel(self) -> Travel:
+        """Return what is sent down and up."""
+        down, up = self.download.tensors, self.update.tensors
+        visits = self.config.rounds * self.config.clients_per_round
+        each = count_bytes(down) + count_bytes(up)
+        warm_up = 0 if self.reply is None else count_bytes(self.reply.tensors) * len(self.asked)
+        return Travel(
+            download_floats=count_floats(down),
+            upload_floats=count_floats(up),
+            download_bytes=count_bytes(down),
+            upload_bytes=count_bytes(up),
+            round_bytes=each * self.config.clients_per_round,
+            warm_up_bytes=warm_up,
+            total_floats=visits * (count_floats(down) + count_floats(up)),
+            total_bytes=visits * each + warm_up,
+        )
+
+    def arithmetic(self) -> Arithmetic:
+        """Return the arithmetic of the run: what one image takes, times the images."""
+        epochs = self.config.training.epochs
+        images = sum(self._train_images(clients) for clients in self.sampled)
+        adapted = self._train_images(self.tested)
+        parts = {
+            "training": self.visit.training * images,
+            "other passes": self.visit.passes * images,
+            "tests": self.test.passes * (self._evaluations() * self._test_images())
+            + self.last_test.training * adapted,
+            "once per image": self._once(),
+        }
+        return Arithmetic(
+            image_steps=images * epochs,
+            evaluations=self._evaluations(),
+            forward_gmac=1e-9 * self.visit.training.formula_forward / epochs,
+            backward_gmac=1e-9 * self.visit.training.formula_backward / epochs,
+            formula_pflop=2e-15 * sum(work.formula for work in parts.values()),
+            pflop={name: 2e-15 * work.done for name, work in parts.items()},
+        )
+
+    def memory(self) -> Memory:
+        """Return the bytes of weights, decoded images, frozen values and what clients remember."""
+        outline, shape = self.outline, self.outline.model.architecture
+        with torch.device("meta"):
+            weights = sum(parameter.numel() for parameter in VisionTransformer(shape).parameters())
+        images = sum(len(client.train) + outline.test_size(client.id) for client in outline.clients)
+        pixels = images * 3 * shape.image_size**2
+        return Memory(
+            weights=4 * weights,
+            pixels=pixels,
+            pixels_in_file=pixels > self.config.data.cache_bytes,
+            frozen=outline.cache.bytes,
+            frozen_level=outline.cache.level,
+            client_memories=count_bytes(self.remembered.tensors) * len(self.visited),
+        )
+
+    def _once(self) -> Work:
+        """Return the work for values that are computed once per image and kept."""
+        values: tuple[Work, Work] = self.outline.cache.once()
+        prefix, bare = values
+        asked = set(self.asked) if self.warm.asks_bare else set()
+        with_bare = asked | (self.visited if self.visit.asks_bare else set())
+        tests = self._test_images()
+        once = prefix * (self._train_images(self.visited | asked) + tests)
+        return once + bare * (self._train_images(with_bare) + tests * self.test.asks_bare)
+
+    def _evaluations(self) -> int:
+        rounds, every = self.config.rounds, self.config.evaluation.every
+        return 1 + (len(range(every, rounds, every)) if every else 0)
+
+    def _train_images(self, clients: Iterable[int]) -> int:
+        return sum(len(self.outline.clients[client].train) for client in clients)
+
+    def _test_images(self) -> int:
+        return sum(self.outline.test_size(client) for client in self.tested)
+
+    def _classes(self, client: int) -> int:
+        return int(np.count_nonzero(self.outline.clients[client].class_priors))
