@@ -11,8 +11,9 @@ import torch
 from fedcue.federate.counting import Work
 from fedcue.federate.outline import Outline
 from fedcue.federate.sampling import sample_clients, warm_start_clients
+from fedcue.federate.transport import Transport
 from fedcue.model.vit import VisionTransformer
-from fedcue.types import ClientMemory, count_bytes, count_floats
+from fedcue.types import ClientMemory, Tensors, count_bytes, count_floats
 
 
 @dataclass(frozen=True)
@@ -76,23 +77,30 @@ class Trial:
         """Let the typical client do everything once."""
         outline, client, seed = self.outline, self.typical, self.config.seed
         classes, images = self._classes(client), outline.test_size(client)
+        transport = Transport(self.config)
         with outline.meter.reading(classes) as self.warm:  # a visit of the outline has an image per class
-            self.reply = outline.warm_up(client)
-        state = self.method.start(outline.setting, seed, [] if self.reply is None else [self.reply])
-        self.download = self.method.download(state, client, seed)
+            reply = outline.warm_up(client)
+        self.replied: Tensors = {}
+        if reply is not None:
+            transport.learn(reply)
+            self.replied = transport.upload(reply, {})[0].tensors
+        state = self.method.start(outline.setting, seed, [] if reply is None else [reply])
+        download = self.method.download(state, client, seed)
+        self.sent = transport.download(download)[0].tensors
         with outline.meter.reading(classes) as self.visit:
-            self.update, self.remembered = outline.train(self.download, ClientMemory())
+            update, self.remembered = outline.train(download, ClientMemory())
+        self.returned = transport.upload(update, state.tensors)[0].tensors
         with outline.meter.reading(images) as self.test:
-            outline.test([client], self.download, self.remembered, final=False)
+            outline.test([client], download, self.remembered, final=False)
         with outline.meter.reading(images) as self.last_test:
-            outline.test([client], self.download, self.remembered, final=True)
+            outline.test([client], download, self.remembered, final=True)
 
     def travel(self) -> Travel:
-        """Return what is sent down and up."""
-        down, up = self.download.tensors, self.update.tensors
+        """Return what is sent down and up if every visit is like the typical client's first one."""
+        down, up = self.sent, self.returned
         visits = self.config.rounds * self.config.clients_per_round
         each = count_bytes(down) + count_bytes(up)
-        warm_up = 0 if self.reply is None else count_bytes(self.reply.tensors) * len(self.asked)
+        warm_up = count_bytes(self.replied) * len(self.asked)
         return Travel(
             download_floats=count_floats(down),
             upload_floats=count_floats(up),
