@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcue.report.people import shorten
+from fedcue.report.names import shorten
 from fedcue.report.runs import Client, RunRecord
 from fedcue.report.series import RunSeries, federations
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedcue.report.people import shorten
+from fedcue.report.names import shorten
 from fedcue.report.runs import RunRecord
-from fedcue.report.series import METHOD_LABELS, RunSeries, flat, show
+from fedcue.report.series import RunSeries, flat, method_label, show
 
 MAX_FAILURES = 50
 
@@ -33,8 +33,8 @@ def title(series: Sequence[RunSeries]) -> str:
     """Return what is compared, in a line."""
     runs = [run for one in series for run in one.runs]
     data = _both(runs, lambda s: s.get("data.name"))
-    methods = list(dict.fromkeys(METHOD_LABELS.get(one.method, one.method) for one in series))
-    what = shorten(methods[0]) if len(methods) == 1 else f"{len(methods)} methods"
+    methods = list(dict.fromkeys(method_label(one.method) for one in series))
+    what = methods[0] if len(methods) == 1 else f"{len(methods)} methods"
     return f"{what} on {data}" if data else what
 
 
@@ -136,7 +136,8 @@ def failures(runs: Sequence[RunRecord]) -> list[Failure]:
             found.append(Failure(name, run.problem[:500]))
         elif run.state == "stopped":
             at = f"stopped after round {len(run.rounds)} of {run.total_rounds}"
-            found.append(Failure(name, f"{at}; fedcue resume goes on from its last checkpoint."))
+            why = f" ({run.problem[:500]})" if run.problem else ""
+            found.append(Failure(name, f"{at}{why}; fedcue resume goes on from its last checkpoint."))
         if run.summary.get("bad_images"):
             found.append(Failure(name, f"{run.summary['bad_images']} images could not be read."))
         for record in run.rounds:
@@ -166,6 +167,6 @@ def privacy(series: Sequence[RunSeries]) -> list[tuple[str, list[Fact]]]:
             elif part not in (None, "", "none"):
                 told["mechanism"] = part
         if told and told.get("name", "") != "none":
-            lines = [Fact(key.replace("_", " "), shorten(show(value))) for key, value in told.items()]
+            lines = [Fact(key.replace("_", " "), show(value)[:500]) for key, value in told.items()]
             found.append((one.label, lines))
     return found

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedcue.report.figure import Axis, Figure, Heat, Panel, Series
-from fedcue.report.people import shorten
-from fedcue.report.project import plane
+from fedcue.report.names import shorten
+from fedcue.report.project import how, plane
 from fedcue.report.runs import Array, RunRecord
 from fedcue.report.series import RunSeries
 
@@ -98,7 +98,7 @@ def _prompts(label: str, run: RunRecord, prompts: Array) -> Figure:
     alt = (
         f"The class prompts have a mean pairwise cosine similarity of {near:.2f} (1: all collapsed into one)."
     )
-    caption = f"t-SNE, seeded; near means similar. {alt} {_source(label, run)}"
+    caption = f"{how(len(prompts))}, seeded; near means similar. {alt} {_source(label, run)}"
     panel = Panel("scatter", FIRST, SECOND, (points,))
     return Figure("class-prompts", "Class prompts in two dimensions", (panel,), caption, alt)
 
@@ -128,7 +128,7 @@ def _evolution(label: str, run: RunRecord, kept: list[tuple[int, Array]]) -> Fig
     )
     near = ", ".join(f"round {r} {_spread(prompts):.2f}" for r, prompts in kept)
     alt = f"Mean pairwise cosine similarity of the class prompts: {near}."
-    caption = f"One joint t-SNE of all rounds shown. {alt} {_source(label, run)}"
+    caption = f"One projection ({how(len(x))}) of all rounds shown. {alt} {_source(label, run)}"
     panel = Panel("scatter", FIRST, SECOND, lines)
     return Figure("class-prompts-evolution", "Class prompts over the rounds", (panel,), caption, alt)
 
@@ -148,7 +148,7 @@ def cls_tokens(series: Sequence[RunSeries]) -> Figure | None:
         block for block in dict.fromkeys((0, round((depth - 1) * 7 / 11), depth - 1)) if block >= first
     ]
     panels = tuple(_tokens(tokens[:, block + 1 - first], labels, run.classes, block) for block in outputs)
-    caption = f"{len(tokens)} test images, t-SNE of each block's output. {_source(label, run)}"
+    caption = f"{len(tokens)} test images, {how(len(tokens))} of each block's output. {_source(label, run)}"
     after = ", ".join(map(str, outputs))
     alt = f"cls tokens of {len(tokens)} test images after blocks {after}, coloured by class."
     return Figure("cls-tokens", "cls tokens by block", panels, caption, alt)

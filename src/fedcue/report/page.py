@@ -19,9 +19,10 @@ from fedcue.report.catalogue import build_all
 from fedcue.report.explorer import explorer
 from fedcue.report.figure import Figure, plain
 from fedcue.report.method_table import method_table
-from fedcue.report.people import shorten, worst_clients
+from fedcue.report.names import shorten
+from fedcue.report.people import worst_clients
 from fedcue.report.runs import RunRecord
-from fedcue.report.series import METHOD_LABELS, series_of
+from fedcue.report.series import method_label, series_of
 
 SCRIPTS = (
     "draw.js", "kinds.js", "legend.js", "values.js", "table.js", "client.js", "theme.js",
@@ -99,7 +100,7 @@ def _status(run: RunRecord) -> dict[str, Any]:
     accuracy, loss = run.last("mean_accuracy"), run.rounds[-1].get("train_loss") if run.rounds else None
     return {
         "name": shorten(run.path.name),
-        "method": METHOD_LABELS.get(run.method, shorten(run.method)),
+        "method": method_label(run.method),
         "seed": run.seed if run.config else None,
         "state": run.state,
         "done": len(run.rounds),

@@ -8,17 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from fedcue.report.figure import Axis, Figure, Heat, Panel, Series
+from fedcue.report.names import shorten
 from fedcue.report.runs import Client, RunRecord
 from fedcue.report.series import RunSeries, federations
 
 MAX_MAP_CELLS = 40_000
-MAX_NAME = 60
 ACCURACY = Axis("accuracy", percent=True)
-
-
-def shorten(name: str) -> str:
-    """Return a name that fits into a label."""
-    return name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…"
 
 
 def client_accuracies(series: Sequence[RunSeries]) -> Figure | None:

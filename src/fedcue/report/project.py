@@ -10,10 +10,12 @@ from fedcue.report.runs import Array
 
 _KNOWN: dict[tuple[bytes, tuple[int, ...]], tuple[list[float], list[float]]] = {}
 _LIMIT = 64
+FEWEST, MOST = 4, 1000
+"""Points between which t-SNE says something and takes seconds."""
 
 
 def plane(vectors: Array) -> tuple[list[float], list[float]]:
-    """Return two coordinates of each vector: seeded t-SNE from the principal components.
+    """Return two coordinates of each vector: seeded t-SNE, or principal components where it would not do.
 
     The result is remembered, so that a page that updates itself computes it once.
     """
@@ -22,21 +24,31 @@ def plane(vectors: Array) -> tuple[list[float], list[float]]:
     if key not in _KNOWN:
         if len(_KNOWN) >= _LIMIT:
             _KNOWN.clear()
-        points = _tsne(data)
+        points = _project(data)
         _KNOWN[key] = (points[:, 0].tolist(), points[:, 1].tolist())
     return _KNOWN[key]
 
 
-def _tsne(data: Array) -> Array:
+def how(points: int) -> str:
+    """Return the name of the projection used for so many points."""
+    return "t-SNE" if FEWEST <= points <= MOST else "principal components"
+
+
+def _project(data: Array) -> Array:
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
-    centred = data - data.mean(0)
-    if len(data) < 4 or min(data.shape) < 2 or not np.abs(centred).max() > 0:
-        out = np.zeros((len(data), 2))
-        out[:, : min(2, data.shape[1])] = centred[:, :2]
-        return out
-    perplexity = min(30.0, max(1.5, (len(data) - 1) / 3))
     with threadpool_limits(1):  # many threads on few points spend their time waiting for each other
-        projected = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(data)
-    return np.asarray(projected, dtype=float)
+        if how(len(data)) != "t-SNE" or min(data.shape) < 2 or not np.ptp(data, axis=0).any():
+            return _principal(data)
+        perplexity = min(30.0, max(1.5, (len(data) - 1) / 3))
+        tsne = TSNE(perplexity=perplexity, init="pca", max_iter=500, random_state=0)
+        return np.asarray(tsne.fit_transform(data), dtype=float)
+
+
+def _principal(data: Array) -> Array:
+    centred = data - data.mean(0)
+    _, _, directions = np.linalg.svd(centred.T @ centred)
+    out = np.zeros((len(data), 2))
+    out[:, : len(directions[:2])] = centred @ directions[:2].T
+    return out

@@ -145,12 +145,19 @@ def read_run(folder: Path) -> RunRecord:
         state: State = "finished" if summary else "running" if _is_written(folder) else "stopped"
         record = RunRecord(
             folder, state, config, read_metrics(folder), summary,
-            _clients(folder / "clients.csv"), _json(folder / "model.json"),
+            _clients(folder / "clients.csv"), _json(folder / "model.json"), _last_words(folder),
         )  # fmt: skip
         _ = (record.seed, record.total_rounds, record.analysis, record.snapshots)
         return record
     except (RunFolderError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         return RunRecord(folder, "damaged", problem=str(error))
+
+
+def _last_words(folder: Path) -> str:
+    """Return the last line of the traceback that ``fedcue compare`` leaves beside a run that failed."""
+    path = Path(f"{folder.resolve()}.error.txt")
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _is_written(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedcue.report.figure import Axis, Figure, Panel, Series
-from fedcue.report.series import METHOD_LABELS, RunSeries, relevant, short, show, varying
+from fedcue.report.series import RunSeries, method_label, relevant, short, show, varying
 
 MAX_PANELS = 8
 LOG_RATIO = 30
@@ -26,7 +26,7 @@ def sensitivity(series: Sequence[RunSeries]) -> Figure | None:
         keys = varying([one.runs[0] for one in own])
         for key in keys:
             for name, group in _groups(own, key, keys).items():
-                label = ", ".join(filter(None, [METHOD_LABELS.get(method, method), name]))
+                label = ", ".join(filter(None, [method_label(method), name]))
                 found.setdefault(key, []).append((label, group))
     panels = tuple(_panel(key, groups) for key, groups in list(found.items())[:MAX_PANELS])
     if not panels:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedcue.report.names import shorten
 from fedcue.report.palette import COLOURS
 from fedcue.report.runs import RunRecord
 
@@ -129,11 +130,16 @@ def _labels(firsts: Sequence[RunRecord]) -> list[str]:
     for run in firsts:
         same_method = [other for other in firsts if other.method == run.method]
         settings = relevant(run)
-        marks = [f"{short(key)} {show(settings.get(key))}" for key in varying(same_method)]
+        marks = [f"{short(key)} {shorten(show(settings.get(key)))}" for key in varying(same_method)]
         if run.state != "finished":
             marks.append(f"seed {run.seed}, {run.state}")
-        labels.append(", ".join([METHOD_LABELS.get(run.method, run.method), *marks]))
+        labels.append(", ".join([method_label(run.method), *marks]))
     return labels
+
+
+def method_label(name: str) -> str:
+    """Return the name a method has in the papers, or its own."""
+    return METHOD_LABELS.get(name, shorten(name))
 
 
 def short(key: str) -> str:
