@@ -16,12 +16,13 @@ from pathlib import Path
 
 import torch
 
-from fedcue.config import RunConfig, load
+from fedcue.config import load
 from fedcue.federate.executor import Executor
 from fedcue.federate.federation import Federation
 from fedcue.federate.run import Run, Silent
 from fedcue.federate.sampling import sample_clients
 from fedcue.record.folder import RunFolder
+from fedcue.settings import RunConfig
 from fedcue.types import ClientMemory, Download, Tensors, Update
 
 ATTACKERS = 2

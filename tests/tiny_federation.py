@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedcue.config import Training
 from fedcue.methods.base import Method, Visit
 from fedcue.model.prompted import Prefix, PromptedViT, no_prompts
 from fedcue.model.vit import Architecture, VisionTransformer
 from fedcue.rng import torch_rng
+from fedcue.settings import Training
 from fedcue.train.samples import Samples
 from fedcue.types import ClientMemory, ServerState, Setting, Update
 

@@ -7,12 +7,12 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedcue.config import RunConfig
     from fedcue.config import load as configure
     from fedcue.errors import FedcueError
     from fedcue.federate.predict import Model, load
     from fedcue.federate.run import Result, run
     from fedcue.methods.base import Method
+    from fedcue.settings import RunConfig
 
 __version__ = version("fedcue")
 __all__ = ["FedcueError", "Method", "Model", "Result", "RunConfig", "configure", "load", "run"]
@@ -22,7 +22,7 @@ _HOME = {
     "Method": ("fedcue.methods.base", "Method"),
     "Model": ("fedcue.federate.predict", "Model"),
     "Result": ("fedcue.federate.run", "Result"),
-    "RunConfig": ("fedcue.config", "RunConfig"),
+    "RunConfig": ("fedcue.settings", "RunConfig"),
     "configure": ("fedcue.config", "load"),
     "load": ("fedcue.federate.predict", "load"),
     "run": ("fedcue.federate.run", "run"),

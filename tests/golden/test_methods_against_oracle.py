@@ -8,7 +8,6 @@ import pytest
 import torch
 from tiny_federation import Images, random_vit
 
-from fedcue.config import Training
 from fedcue.methods.base import Visit
 from fedcue.methods.fedpr import FedPR
 from fedcue.methods.fedvpt import FedVPT
@@ -19,6 +18,7 @@ from fedcue.methods.pfedpg import GENERATOR, PFedPG, admit, generate, gradients
 from fedcue.methods.sgpt import SGPT
 from fedcue.model.vit import Architecture
 from fedcue.rng import torch_rng
+from fedcue.settings import Training
 from fedcue.train.samples import Samples
 from fedcue.types import ClientMemory, Download, ServerState, Setting, Update
 

@@ -13,8 +13,8 @@ from rich.table import Table
 from fedcue.cli.progress import size
 
 if TYPE_CHECKING:
-    from fedcue.config import RunConfig
     from fedcue.federate.cost import Plan
+    from fedcue.settings import RunConfig
 
 Rows = list[tuple[str, str]]
 

@@ -11,7 +11,20 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedcue import __version__
-from fedcue.cli import bench, compare, figure, list_, predict, report, resume, run, tune, watch
+from fedcue.cli import (
+    bench,
+    compare,
+    data,
+    figure,
+    list_,
+    partition,
+    predict,
+    report,
+    resume,
+    run,
+    tune,
+    watch,
+)
 from fedcue.errors import FedcueError, Interrupted
 
 app = typer.Typer(
@@ -32,6 +45,8 @@ app.command("report")(report.report)
 app.command("figure")(figure.figure)
 app.command("watch")(watch.watch)
 app.command("bench")(bench.bench)
+app.command("partition")(partition.partition)
+app.add_typer(data.app, name="data")
 app.command("list")(list_.list_)
 
 

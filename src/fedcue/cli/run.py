@@ -14,7 +14,7 @@ from fedcue.cli.dry_run import show_plan
 from fedcue.errors import Interrupted
 
 if TYPE_CHECKING:
-    from fedcue.config import RunConfig
+    from fedcue.settings import RunConfig
 
 
 def run(

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from fedcue.config import Training
 from fedcue.federate.run import peak_memory_mb
 from fedcue.methods.base import Visit
 from fedcue.methods.pep import PEP
@@ -28,6 +27,7 @@ from fedcue.model.prompted import PromptedViT
 from fedcue.model.vit import Architecture
 from fedcue.registry import Options
 from fedcue.rng import torch_rng
+from fedcue.settings import Training
 from fedcue.train.samples import Samples
 from fedcue.types import ClientMemory, ServerState, Setting
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from fedcue.aggregate.accounting import Ledger, calibrate, version
 from fedcue.aggregate.privacy import DifferentialPrivacy, PaperNoise, Privacy
-from fedcue.config import RunConfig
 from fedcue.errors import ConfigError, FedcueError
 from fedcue.federate.sampling import sample_clients, warm_start_clients
+from fedcue.settings import RunConfig
 
 AGAINST = {
     "central": "everyone who sees what the server sends or publishes; the server itself is trusted",

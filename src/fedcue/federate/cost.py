@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedcue.config import RunConfig
 from fedcue.data.sources import NoImages
 from fedcue.federate.outline import Outline
 from fedcue.federate.trial import Arithmetic, Memory, Travel, Trial
 from fedcue.model.vit import Architecture
+from fedcue.settings import RunConfig
 
 EFFICIENCY = 0.6
 """Share of the machine's speed at large matrix products that a run reaches."""

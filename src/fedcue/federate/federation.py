@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcue.config import RunConfig
 from fedcue.data.client import ClientData, drop_images, make_clients
 from fedcue.data.dataset import Dataset
 from fedcue.data.images import flip_and_crop
@@ -27,6 +26,7 @@ from fedcue.model.backbone import load_backbone
 from fedcue.model.frozen import FrozenCache
 from fedcue.model.prompted import PromptedViT
 from fedcue.rng import rng, torch_rng
+from fedcue.settings import RunConfig
 from fedcue.train.samples import Samples
 from fedcue.types import ClientMemory, Download, Setting, Tensors, Update
 

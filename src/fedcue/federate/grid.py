@@ -14,9 +14,10 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from fedcue.config import RunConfig, parse, read_recipe, resolve
+from fedcue.config import parse, read_recipe, resolve
 from fedcue.errors import ConfigError
 from fedcue.registry import METHODS, Options
+from fedcue.settings import RunConfig
 
 Values = Mapping[str, tuple[Any, ...]]
 """Settings by dotted key, each with the values it takes in turn."""

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcue.config import RunConfig
 from fedcue.data.dataset import Dataset
 from fedcue.data.store import PixelStore
 from fedcue.federate.counting import Meter, Work, counting_vit
@@ -21,6 +20,7 @@ from fedcue.methods.base import Visit
 from fedcue.model.frozen import Level, kept
 from fedcue.model.prompted import Prefix, PromptedViT, no_prompts
 from fedcue.model.shapes import shape_of
+from fedcue.settings import RunConfig
 from fedcue.train.local import Loss, StepFilter
 from fedcue.types import Tensors
 

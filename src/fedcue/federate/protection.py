@@ -18,10 +18,10 @@ from fedcue.aggregate.mean import Combine
 from fedcue.aggregate.privacy import Kinds, Privacy
 from fedcue.aggregate.prototypes import CentroidSums
 from fedcue.aggregate.robust import Aggregation
-from fedcue.config import RunConfig
 from fedcue.errors import ConfigError
 from fedcue.methods.base import Method
 from fedcue.rng import torch_rng
+from fedcue.settings import RunConfig
 from fedcue.types import Tensors, Update
 
 Stream = Callable[..., Generator]

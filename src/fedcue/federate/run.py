@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from fedcue.config import RunConfig, dump
+from fedcue.config import dump
 from fedcue.errors import FedcueError, Interrupted
 from fedcue.federate.evaluation import Evaluation, analyse, evaluate
 from fedcue.federate.exchange import Exchange, Traffic
 from fedcue.federate.executor import Executor
 from fedcue.federate.federation import Federation
+from fedcue.federate.observer import Observer, Silent
 from fedcue.federate.sampling import sample_clients, warm_start_clients
 from fedcue.federate.transport import Transport
 from fedcue.record.checkpoint import Checkpoint
 from fedcue.record.folder import RunFolder
+from fedcue.settings import RunConfig
 from fedcue.train.local import rate
 from fedcue.types import ClientMemory, ServerState, Update
 
@@ -39,32 +41,6 @@ class Result:
     def mean_accuracy(self) -> float:
         """Mean accuracy over the clients that train, after the last round."""
         return float(self.summary["mean_accuracy"])
-
-
-class Observer(Protocol):
-    """Something that watches a run, such as a progress display."""
-
-    def started(self, federation: Federation, folder: Path) -> None:
-        """Learn what is about to run."""
-
-    def stage(self, name: str) -> None:
-        """Learn what is being done besides rounds."""
-
-    def finished_round(self, record: Mapping[str, Any]) -> None:
-        """Learn a round's metrics."""
-
-
-class Silent:
-    """Watches nothing."""
-
-    def started(self, federation: Federation, folder: Path) -> None:
-        """Do nothing."""
-
-    def stage(self, name: str) -> None:
-        """Do nothing."""
-
-    def finished_round(self, record: Mapping[str, Any]) -> None:
-        """Do nothing."""
 
 
 def run(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcue.config import RunConfig
 from fedcue.rng import rng
+from fedcue.settings import RunConfig
 
 
 def sample_clients(

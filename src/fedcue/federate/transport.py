@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedcue.config import RunConfig
 from fedcue.errors import ConfigError
+from fedcue.settings import RunConfig
 from fedcue.types import Download, Tensors, Update
 
 CLASSES = "classes"

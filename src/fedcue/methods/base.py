@@ -17,11 +17,11 @@ from torch import Generator, Tensor
 
 from fedcue.aggregate.mean import Combine, Weighting, sum_updates
 from fedcue.aggregate.prototypes import CentroidSums
-from fedcue.config import Training
 from fedcue.model.prompted import PromptedViT, Prompter, no_prompts
 from fedcue.model.vit import Architecture
 from fedcue.registry import Options
 from fedcue.rng import torch_rng
+from fedcue.settings import Training
 from fedcue.train.local import Loss, StepFilter, fit
 from fedcue.train.samples import Batch, Samples
 from fedcue.types import ClientMemory, Download, Kind, ServerState, Setting, Tensors, Update

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedcue.config import Training
 from fedcue.errors import ClientError
+from fedcue.settings import Training
 from fedcue.train.samples import Batch, Samples
 from fedcue.types import Tensors
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from tiny_federation import Run, TinyFederation, random_vit
 
-from fedcue.config import Training
 from fedcue.registry import METHODS
+from fedcue.settings import Training
 from fedcue.types import ClientMemory, ServerState, Update, pack, unpack
 
 EVERY = pytest.mark.parametrize("name", [*METHODS.names(), "02_new_method:SideBySide"])

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcue.config import Training
 from fedcue.methods.base import Visit
 from fedcue.model.prompted import Prefix, PromptedViT, no_prompts
 from fedcue.model.vit import Architecture
 from fedcue.registry import METHODS
+from fedcue.settings import Training
 from fedcue.train.samples import Samples
 from fedcue.types import ClientMemory, Setting, count_floats
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedcue.aggregate.step import Step, moments
-from fedcue.config import Training
 from fedcue.methods.pfedpg import GENERATOR, PFedPG, generate
+from fedcue.settings import Training
 from fedcue.types import ClientMemory, Setting
 
 VARIANTS = [

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from tiny_federation import TinyFederation, random_vit
 
 from fedcue.aggregate.keys import orthonormal
-from fedcue.config import Training
 from fedcue.errors import ConfigError
 from fedcue.methods.sgpt import SGPT
 from fedcue.model.prompted import no_prompts
 from fedcue.model.vit import Architecture
+from fedcue.settings import Training
 from fedcue.types import ClientMemory, Setting, Update
 
 

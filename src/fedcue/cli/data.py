@@ -1,0 +1,154 @@
+"""``fedcue data``: what is known of the datasets, downloads, and a check of files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from fedcue.cli.arguments import Json
+
+if TYPE_CHECKING:
+    from fedcue.data.dataset import DataOptions
+
+app = typer.Typer(no_args_is_help=True, help="List, describe, download and check datasets.")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset of 'fedcue data ls'.")]
+
+
+@app.command("ls")
+def ls(as_json: Json = False) -> None:
+    """List the datasets that are known by name."""
+    from fedcue.data.catalogue import CATALOGUE
+
+    if as_json:
+        typer.echo(json.dumps([asdict(description) for description in CATALOGUE.values()]))
+        return
+    table = Table(
+        "name", "classes", "train", "test", "domains", "clients", "download", "what it is", box=None
+    )
+    for one in CATALOGUE.values():
+        about = "" if one.exact else "about "
+        table.add_row(
+            one.name,
+            f"{one.classes:,}",
+            f"{about}{one.train:,}",
+            f"{about}{one.test:,}" if one.test else "a share",
+            str(len(one.domains) or ""),
+            f"{one.owners:,}" if one.owners else "",
+            "embedded" if one.name == "digits" else one.download or "by hand",
+            escape(one.summary),
+        )
+    console = Console(soft_wrap=True)
+    console.print(table)
+    console.print("\nYour own images: data=folder, federated-folder or parquet, with data.root=FOLDER.")
+
+
+@app.command("show")
+def show(name: Name, as_json: Json = False) -> None:
+    """Tell what is known of a dataset: sizes, source, licence, layouts that can be read."""
+    from fedcue.data.catalogue import describe
+
+    one = describe(name)
+    if as_json:
+        typer.echo(json.dumps(asdict(one)))
+        return
+    hub = f"https://huggingface.co/datasets/{one.hub} ({one.download})" if one.hub else None
+    columns = [one.image, one.label, *(column for column in (one.domain, one.client) if column)]
+    rows = {
+        "what": one.summary,
+        "classes": f"{one.classes:,}" + (f": {', '.join(one.keep)}" if one.keep else ""),
+        "images": f"{'' if one.exact else 'about '}{one.train:,} to train, "
+        + (f"{one.test:,} to test" if one.test else "of which data.test_share is set aside to test"),
+        "pixels": one.pixels,
+        "domains": ", ".join(one.domains),
+        "clients": f"about {one.owners:,}, one per {one.client}" if one.owners else "",
+        "source": one.source,
+        "licence": one.licence,
+        "hub": hub or ("embedded" if not one.layouts else "not there: download by hand and give data.root"),
+        "layouts": ", ".join(one.layouts),
+        "columns": ", ".join(columns) + " (Parquet)" if one.layouts else "",
+        "use": f"fedcue run data={name}" + (" data.root=FOLDER" if one.layouts else ""),
+    }
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for key, text in rows.items():
+        if text:
+            table.add_row(f"[bold]{key}[/]", escape(text))
+    Console(soft_wrap=True).print(f"[bold]{name}[/]", table, sep="\n", highlight=False)
+
+
+@app.command("fetch")
+def fetch(name: Name, as_json: Json = False) -> None:
+    """Download a dataset from the hub, unless it is there already."""
+    from fedcue.data import named
+
+    folder = named.fetch(name)
+    if as_json:
+        typer.echo(json.dumps({"name": name, "folder": str(folder)}))
+    else:
+        Console(soft_wrap=True).print(f"{name} is in {folder}", highlight=False)
+
+
+@app.command("check")
+def check(
+    path: Annotated[Path, typer.Argument(help="A folder of images or Parquet files.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="How to read it: data=NAME, or settings such as data.label=fine_label.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Read everything once; list unreadable images, gaps, and images that both train and test.
+
+    Examples:
+      fedcue data check my-pictures
+
+      fedcue data check my-cifar data=cifar100
+
+    The exit code is 1 if anything is wrong.
+
+    """
+    from fedcue.data.check import check as check_data
+
+    options = _options(path, settings or [])
+    with Progress(console=Console(stderr=True), transient=True, disable=as_json) as progress:
+        task = progress.add_task("reading", total=None)
+        report = check_data(
+            options, progress=lambda done, total: progress.update(task, completed=done, total=total)
+        )
+    if as_json:
+        typer.echo(json.dumps({**asdict(report), "clean": report.clean}))
+    else:
+        clients = f", {report.clients:,} clients" if report.clients else ""
+        console = Console(soft_wrap=True)
+        for finding in report.findings:
+            console.print(escape(f"{finding.kind}: {finding.where}: {finding.why}"), highlight=False)
+        console.print(
+            f"{report.name}: {report.train:,} training and {report.test:,} test images, "
+            f"{report.classes:,} classes{clients}; {len(report.findings):,} problems",
+            highlight=False,
+        )
+    if not report.clean:
+        raise typer.Exit(1)
+
+
+def _options(path: Path, settings: list[str]) -> DataOptions:
+    """Return what reads ``path``: the dataset that is named, or the one it looks like."""
+    from fedcue.config import load, parse
+    from fedcue.data.named import guess
+    from fedcue.registry import DATASETS
+
+    if not {"data", "data.name"} & set(parse(settings)):
+        settings = [f"data={DATASETS.name_of(type(guess(path)))}", *settings]
+    data: DataOptions = load("default", [*settings, f"data.root={json.dumps(str(path))}"]).data
+    return data

@@ -1,0 +1,253 @@
+"""Privacy that is true: sensitivities on random neighbours, scales of the noise, and attacks.
+
+An attack draws many releases on two neighbouring datasets that differ as much as they can, and
+tells them apart by the likelihood ratio. Differential privacy bounds how well that can go; the
+lower end of a confidence interval of what was measured must respect the bound.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import beta, kstest
+from torch import Tensor
+
+from fedcue.aggregate.accounting import Ledger
+from fedcue.aggregate.mean import sum_updates
+from fedcue.aggregate.privacy import DifferentialPrivacy, PaperNoise, clipped
+from fedcue.types import Update
+
+CLASSES, LAYERS, WIDTH = 4, 3, 5
+KINDS = {"head": "shared", "prompts": "shared", "centroids": "class_sums", "holds": "class_counts"}
+SENT = {"head": torch.ones(CLASSES, WIDTH), "prompts": torch.zeros(2, WIDTH)}
+SEEDS = st.integers(0, 2**31)
+
+
+def stream(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def statistics(privacy, vectors: Tensor, labels: Tensor, generator=None) -> dict[str, Tensor]:
+    sums = privacy.class_sums(CLASSES, generator or stream(0))
+    for part in torch.arange(len(labels)).split(3):
+        sums.add(vectors[part], labels[part])
+    return sums.reply()
+
+
+def trained(seed: int, size: float) -> Update:
+    tensors = {name: t + size * torch.randn(t.shape, generator=stream(seed)) for name, t in SENT.items()}
+    return Update(0, 10, tensors, loss=1.0)
+
+
+# How far one record moves a release
+
+
+@given(SEEDS, st.floats(1e-3, 1e3), st.floats(0.1, 10), st.integers(0, CLASSES - 1))
+@settings(max_examples=150, deadline=None)
+def test_one_record_moves_sums_and_counts_by_no_more_than_one_unit(seed, size, radius, label):
+    privacy = DifferentialPrivacy(radius=radius)
+    generator = stream(seed)
+    vectors = size * torch.randn(7, LAYERS, WIDTH, generator=generator)
+    labels = torch.randint(CLASSES, (7,), generator=generator)
+    others, other_labels = vectors.clone(), labels.clone()
+    others[0] = -size * torch.randn(LAYERS, WIDTH, generator=generator).sign() * vectors[0].abs()
+    other_labels[0] = label
+    one, two = statistics(privacy, vectors, labels), statistics(privacy, others, other_labels)
+    moved = sum(
+        float(((one[name] - two[name]) / privacy.sensitivity(KINDS[name], one[name])).square().sum())
+        for name in one
+    )
+    assert math.sqrt(moved) <= 1 + 1e-9
+
+
+def test_the_bound_on_sums_and_counts_is_reached():
+    privacy = DifferentialPrivacy(radius=2.0)
+    same = torch.zeros(1, LAYERS, WIDTH)
+    same[..., 0] = 5.0
+    one, two = (statistics(privacy, sign * same, torch.tensor([1])) for sign in (1, -1))
+    distance = (one["centroids"] - two["centroids"]).norm() / privacy.sensitivity(
+        "class_sums", one["centroids"]
+    )
+    assert distance.item() == pytest.approx(1)
+
+
+@given(SEEDS, SEEDS, st.floats(1e-3, 1e3), st.floats(1e-3, 10))
+@settings(max_examples=100, deadline=None)
+def test_updates_of_any_two_datasets_are_within_twice_the_clip(first, second, size, clip):
+    one, two = (clipped(trained(seed, size), SENT, KINDS, clip).tensors for seed in (first, second))
+    distance = math.sqrt(sum(float((one[name] - two[name]).square().sum()) for name in SENT))
+    assert distance <= 2 * clip * (1 + 1e-9)
+
+
+def test_short_changes_are_not_clipped():
+    update = trained(0, 1e-3)
+    after = clipped(update, SENT, KINDS, 1.0).tensors
+    for name in SENT:
+        torch.testing.assert_close(after[name].float(), update.tensors[name])
+
+
+# What leaves a client
+
+
+def test_every_class_is_released_whether_the_client_has_it_or_not():
+    privacy = DifferentialPrivacy(where="local", noise=1.0)
+    reply = statistics(privacy, torch.randn(6, LAYERS, WIDTH), torch.zeros(6, dtype=torch.int64))
+    sent = privacy.leave(Update(0, 6, reply), {}, KINDS, stream(1)).tensors
+    assert (sent["centroids"] != 0).all()
+    assert (sent["holds"] != 0).all()
+
+
+@pytest.mark.parametrize("where", ["central", "local"])
+def test_the_training_loss_stays_at_the_client(where):
+    privacy = DifferentialPrivacy(where=where, noise=1.0)
+    assert privacy.leave(trained(0, 1.0), SENT, KINDS, stream(1)).loss is None
+
+
+def test_rare_and_absent_classes_are_dropped_after_the_noise():
+    privacy = DifferentialPrivacy(noise=0.5, radius=1.0)
+    labels = torch.tensor([0] * 50 + [1] * 1)
+    reply = statistics(privacy, torch.randn(51, LAYERS, WIDTH), labels)
+    combine = privacy.combiner(sum_updates, {}, KINDS, stream(3))
+    sums = combine([Update(0, 51, reply)], plain=("centroids", "holds"))
+    assert (sums.total("holds") > 0).tolist() == [True, False, False, False]
+    assert torch.equal(sums.total("centroids")[:, 1:], torch.zeros(LAYERS, CLASSES - 1, WIDTH))
+
+
+# The scale of the noise
+
+
+def noise_of(privacy, seed: int) -> dict[str, Tensor]:
+    """Return the noise of one release, in units of its stated deviation."""
+    update = clipped(trained(0, 1.0), SENT, KINDS, privacy.clip)
+    reply = statistics(privacy, torch.zeros(200, LAYERS, WIDTH), torch.arange(200) % CLASSES)
+    update = Update(0, 10, {**update.tensors, **reply})
+    if privacy.where == "local":
+        noisy = privacy.leave(update, SENT, KINDS, stream(seed)).tensors
+    else:
+        combine = privacy.combiner(sum_updates, SENT, KINDS, stream(seed))
+        noisy = combine([update], plain=("centroids", "holds")).tensors
+    return {
+        name: (noisy[name] - update.tensors[name])
+        / (privacy.noise * privacy.sensitivity(KINDS[name], update.tensors[name]))
+        for name in update.tensors
+    }
+
+
+@pytest.mark.parametrize("where", ["central", "local"])
+def test_noise_is_gaussian_of_the_stated_scale(where):
+    privacy = DifferentialPrivacy(where=where, noise=1.7, clip=0.3, radius=2.0)
+    releases = [noise_of(privacy, seed) for seed in range(200)]
+    for name in KINDS:
+        draws = torch.cat([release[name].flatten() for release in releases])
+        assert draws.std().item() == pytest.approx(1, abs=4 / math.sqrt(2 * len(draws)))
+        assert kstest(draws.numpy(), "norm").pvalue > 1e-4
+
+
+def test_paper_noise_is_laplace_of_the_papers_scale():
+    privacy = PaperNoise(epsilon=0.2)
+    vectors = torch.randn(8, LAYERS, WIDTH, generator=stream(5))
+    labels = torch.zeros(8, dtype=torch.int64)
+    distances = (vectors - vectors.mean(0)).abs().sum(-1).amax(0)  # [L]
+    scale = 2 * distances / 8 / 0.2
+    releases = [statistics(privacy, vectors, labels, stream(seed))["centroids"] for seed in range(300)]
+    units = (torch.stack(releases)[:, :, 0] - vectors.mean(0)) / scale[:, None]
+    assert kstest(units.flatten().numpy(), "laplace").pvalue > 1e-4
+    assert not torch.stack(releases)[:, :, 1:].any()  # absent classes are exact zeros
+
+
+# Attacks
+
+
+def lower(hits: int, trials: int, confidence: float = 1e-3) -> float:
+    return float(beta.ppf(confidence, hits, trials - hits + 1)) if hits else 0.0
+
+
+def upper(hits: int, trials: int, confidence: float = 1e-3) -> float:
+    return 1 - lower(trials - hits, trials, confidence)
+
+
+def measured_epsilon(one: Tensor, two: Tensor, delta: float) -> float:
+    """Return a lower bound of epsilon from scores of releases on both datasets (larger: dataset one).
+
+    The threshold is chosen on one half of the draws and measured on the other.
+    """
+
+    def bound(first: Tensor, second: Tensor, threshold: float) -> float:
+        caught = lower(int((first > threshold).sum()), len(first))
+        false = upper(int((second > threshold).sum()), len(second))
+        return math.log(max(caught - delta, 1e-12) / false)
+
+    half = len(one) // 2
+    thresholds = torch.quantile(two[:half], 1 - torch.logspace(-3, 0, 40, dtype=two.dtype)).tolist()
+    thresholds.append(float(two[:half].max()))
+    best = max(thresholds, key=lambda threshold: bound(one[:half], two[:half], threshold))
+    return bound(one[half:], two[half:], best)
+
+
+def test_the_best_attack_on_dp_statistics_stays_below_the_stated_epsilon():
+    """The worst pair: one record at the radius in every layer, and its negative."""
+    privacy = DifferentialPrivacy(noise=1.0, radius=1.0, count_threshold=0)
+    record = torch.zeros(1, LAYERS, WIDTH)
+    record[..., 0] = 3.0
+    scores = []
+    for sign in (1, -1):
+        reply = statistics(privacy, sign * record, torch.tensor([1]))
+        update = Update(0, 1, reply)
+        generator = stream(7 + sign)
+        noisy = [privacy._noisy(update.tensors, KINDS, generator)["centroids"] for _ in range(8_000)]
+        scores.append(torch.stack(noisy)[:, :, 1, 0].sum(1))  # the log likelihood ratio, up to scale
+    spent = Ledger()
+    spent.add([0], 1)
+    stated = spent.epsilon(1.0, 1e-5)
+    found = measured_epsilon(*scores, delta=1e-5)
+    assert 0.2 * stated < found < stated  # a real attack, and yet within the bound
+
+
+def test_the_best_attack_on_dp_updates_stays_below_the_stated_epsilon():
+    """The worst pair: updates at the clip in opposite directions, over two rounds."""
+    privacy = DifferentialPrivacy(noise=1.5, clip=0.5)
+    scores = []
+    for sign in (1, -1):
+        update = Update(0, 10, {name: tensor + sign * 9.0 for name, tensor in SENT.items()})
+        combine = privacy.combiner(sum_updates, SENT, KINDS, stream(17 + sign))
+        total = torch.zeros(4_000, dtype=torch.float64)
+        for trial in range(len(total)):
+            for _ in range(2):
+                sums = combine([update])
+                total[trial] += sum(float((sums.tensors[n] - SENT[n]).sum()) for n in SENT)
+        scores.append(total)
+    spent = Ledger()
+    spent.add([0], 2)
+    stated = spent.epsilon(1.5, 1e-5)
+    found = measured_epsilon(*scores, delta=1e-5)
+    assert 0.2 * stated < found < stated
+
+
+@pytest.mark.parametrize("images", [2, 20])
+def test_the_papers_noise_violates_the_epsilon_it_claims(images):
+    """Equal images have no spread, so that they are sent as they are; with another one they are not.
+
+    One upload exceeds 0.2, and even the 3.6 that three layers and six uploads would add up to.
+    """
+    privacy = PaperNoise(epsilon=0.2)
+    equal = torch.ones(images, LAYERS, WIDTH)
+    other = equal.clone()
+    other[0] += 1.0
+    labels = torch.zeros(images, dtype=torch.int64)
+    centroids = [
+        torch.stack([statistics(privacy, data, labels, stream(s))["centroids"][:, 0] for s in range(1_000)])
+        for data in (equal, other)
+    ]
+    scores = [-(released - 1.0).abs().amax((1, 2)).double() for released in centroids]
+    assert (scores[0] == 0).all()  # not a trace of noise
+    assert measured_epsilon(*scores, delta=0.0) > 4
+
+
+def test_the_papers_noise_sends_a_single_image_as_it_is():
+    image = torch.randn(1, LAYERS, WIDTH)
+    sent = statistics(PaperNoise(), image, torch.tensor([2]))["centroids"]
+    assert torch.equal(sent[:, 2], image[0])
