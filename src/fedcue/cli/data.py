@@ -14,6 +14,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from fedcue.cli.arguments import Json
+from fedcue.cli.compare import print_wide
 
 if TYPE_CHECKING:
     from fedcue.data.dataset import DataOptions
@@ -46,8 +47,8 @@ def ls(as_json: Json = False) -> None:
             escape(one.summary),
         )
     console = Console(soft_wrap=True)
-    console.print(table)
-    console.print("\nYour own images: data=folder, federated-folder or parquet, with data.root=FOLDER.")
+    print_wide(console, table)
+    console.print("Your own images: data=folder, federated-folder or parquet, with data.root=FOLDER.")
 
 
 @app.command("show")

@@ -14,8 +14,8 @@ from rich.markup import escape
 from fedcue.cli.arguments import Json, Settings, split_settings
 
 if TYPE_CHECKING:
-    from fedcue.settings import RunConfig
     from fedcue.report.partition_map import PartitionMap
+    from fedcue.settings import RunConfig
 
 
 def partition(
@@ -30,7 +30,7 @@ def partition(
 
     Without data.root the dataset's description is used: its sizes, its classes evenly filled.
 
-    Examples:
+    For example:
       fedcue partition cifar100-pathological --out maps/pathological
 
       fedcue partition partition=dirichlet partition.alpha=0.1 partition.clients=30 --out maps/mine

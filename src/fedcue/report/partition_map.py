@@ -1,0 +1,101 @@
+"""The client x class map of a partition: who holds how many training images of what."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcue.record.files import explained
+
+INK, PALE = "#0b62a4", "#e4eef6"
+BUBBLES = 60
+"""Up to so many clients and classes each cell is a bubble; beyond that it is a pixel."""
+
+
+@dataclass(frozen=True)
+class PartitionMap:
+    """Counts ``[clients, classes]`` with the names of both and the clients' domains ("" if none)."""
+
+    title: str
+    clients: Sequence[str]
+    domains: Sequence[str]
+    classes: Sequence[str]
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write ``partition.csv`` and ``partition.png`` into a folder and return their paths."""
+        with explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            table, picture = folder / "partition.csv", folder / "partition.png"
+            self._write_csv(table)
+            self._draw(picture)
+        return [table, picture]
+
+    def _write_csv(self, path: Path) -> None:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["client", "domain", "class", "train_images", "test_images"])
+            for client, label in np.argwhere(self.train + self.test > 0).tolist():
+                names = self.clients[client], self.domains[client], self.classes[label]
+                counts = int(self.train[client, label]), int(self.test[client, label])
+                writer.writerow([*map(_text, names), *counts])
+
+    def _draw(self, path: Path) -> None:
+        from matplotlib.figure import Figure
+
+        clients, classes = self.train.shape
+        width = float(np.clip(2.2 + 0.07 * clients, 6, 14))
+        height = float(np.clip(1.8 + 0.07 * classes, 3.2, 14))
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = figure.add_subplot()
+        draw = self._bubbles if max(clients, classes) <= BUBBLES else self._pixels
+        shown = draw(axes)
+        figure.colorbar(shown, ax=axes, label="training images", shrink=0.7, pad=0.02)
+        axes.set(xlim=(-0.5, clients - 0.5), ylim=(classes - 0.5, -0.5), xlabel="client", ylabel="class")
+        self._label(axes)
+        axes.set_title(self.title, fontsize=10, loc="left", pad=16 if any(self.domains) else 6)
+        axes.spines[["top", "right"]].set_visible(False)
+        figure.savefig(path, dpi=150, metadata={"Software": "fedcue"})
+
+    def _bubbles(self, axes: Any) -> Any:
+        client, label = np.nonzero(self.train)
+        number = self.train[client, label]
+        area = 6 + 60 * number / number.max()
+        axes.set_axisbelow(True)
+        axes.grid(color="#e8e8e8", linewidth=0.5)
+        return axes.scatter(client, label, s=area, c=number, cmap=_colours(), vmin=0, linewidths=0)
+
+    def _pixels(self, axes: Any) -> Any:
+        counts = np.ma.masked_equal(self.train.T, 0)
+        return axes.imshow(counts, aspect="auto", cmap=_colours(), vmin=0, interpolation="none")
+
+    def _label(self, axes: Any) -> None:
+        """Name the classes and domains where there is room for names."""
+        if len(self.classes) <= 40:
+            axes.set_yticks(range(len(self.classes)), self.classes, fontsize=7)
+        first = 0
+        for domain, members in itertools.groupby(self.domains):
+            last = first + len(list(members)) - 1
+            axes.text((first + last) / 2, -0.8, domain, ha="center", va="bottom", fontsize=7, color="#444444")
+            if first:
+                axes.axvline(first - 0.5, color="#888888", linewidth=0.6)
+            first = last + 1
+
+
+def _text(name: str) -> str:
+    """Keep a spreadsheet from taking a name for a formula."""
+    return "'" + name if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name
+
+
+def _colours() -> Any:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("images", [PALE, "#6aa5d3", INK, "#062f50"])
