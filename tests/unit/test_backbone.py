@@ -18,13 +18,17 @@ from fedcue.model.backbone import load_backbone
 from fedcue.model.vit import VisionTransformer
 
 
-@pytest.fixture(scope="module")
-def timm() -> Any:
-    library = torch.library.Library(
-        "torchvision", "DEF"
-    )  # timm imports torchvision, whose operators need a GPU build
+@pytest.fixture(scope="module", autouse=True)
+def torchvision_operators() -> Any:
+    """Declare the operators that torchvision, which timm and transformers import, has in GPU builds only."""
+    library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return library
+
+
+@pytest.fixture(scope="module")
+def timm(torchvision_operators: Any) -> Any:
     return pytest.importorskip("timm")
 
 
