@@ -52,14 +52,19 @@ class PartitionMap:
         from matplotlib.figure import Figure
 
         clients, classes = self.train.shape
-        width = float(np.clip(2.2 + 0.07 * clients, 6, 14))
-        height = float(np.clip(1.8 + 0.07 * classes, 3.2, 14))
+        bubbles = max(clients, classes) <= BUBBLES
+        cell = 0.16 if bubbles else 0.07  # inches
+        width = float(np.clip(2.4 + cell * clients, 6, 14))
+        height = float(np.clip(1.6 + cell * classes, 3.2, 14))
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.add_subplot()
-        draw = self._bubbles if max(clients, classes) <= BUBBLES else self._pixels
-        shown = draw(axes)
+        shown = self._bubbles(axes) if bubbles else self._pixels(axes)
         figure.colorbar(shown, ax=axes, label="training images", shrink=0.7, pad=0.02)
-        axes.set(xlim=(-0.5, clients - 0.5), ylim=(classes - 0.5, -0.5), xlabel="client", ylabel="class")
+        edge = 0.8 if bubbles else 0.5
+        axes.set(xlim=(-edge, clients - 1 + edge), ylim=(classes - 1 + edge, -edge))
+        axes.set(xlabel="client", ylabel="class")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.yaxis.get_major_locator().set_params(integer=True)
         self._label(axes)
         axes.set_title(self.title, fontsize=10, loc="left", pad=16 if any(self.domains) else 6)
         axes.spines[["top", "right"]].set_visible(False)
@@ -68,7 +73,7 @@ class PartitionMap:
     def _bubbles(self, axes: Any) -> Any:
         client, label = np.nonzero(self.train)
         number = self.train[client, label]
-        area = 6 + 60 * number / number.max()
+        area = 80 * number / number.max()
         axes.set_axisbelow(True)
         axes.grid(color="#e8e8e8", linewidth=0.5)
         return axes.scatter(client, label, s=area, c=number, cmap=_colours(), vmin=0, linewidths=0)
@@ -84,7 +89,7 @@ class PartitionMap:
         first = 0
         for domain, members in itertools.groupby(self.domains):
             last = first + len(list(members)) - 1
-            axes.text((first + last) / 2, -0.8, domain, ha="center", va="bottom", fontsize=7, color="#444444")
+            axes.text((first + last) / 2, -1, domain, ha="center", va="bottom", fontsize=7, color="#444444")
             if first:
                 axes.axvline(first - 0.5, color="#888888", linewidth=0.6)
             first = last + 1
