@@ -141,7 +141,12 @@ def test_bounded_changes_keep_their_direction():
 
 @pytest.mark.parametrize(
     ("rule", "clients"),
-    [(TrimmedMean(attackers=2), 4), (Median(attackers=1), 2), (Krum(attackers=2), 6), (Krum(attackers=1, keep=5), 5)],
+    [
+        (TrimmedMean(attackers=2), 4),
+        (Median(attackers=1), 2),
+        (Krum(attackers=2), 6),
+        (Krum(attackers=1, keep=5), 5),
+    ],
 )
 def test_rounds_that_are_too_small_are_refused(rule, clients):
     with pytest.raises(ConfigError, match="Give"):

@@ -1,0 +1,130 @@
+"""What goes together and what is refused, and a budget that is never exceeded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedcue.aggregate.mean import sum_updates
+from fedcue.config import dump, load
+from fedcue.errors import ConfigError, FedcueError
+from fedcue.federate.budget import Budget
+from fedcue.federate.protection import Protection, check_protection, fresh_stream
+from fedcue.federate.sampling import sample_clients
+
+TEN = "clients_per_round=10"
+CLIENTS = np.arange(18)
+
+
+def config_of(*settings: str):
+    return load("default", [TEN, *settings])
+
+
+def budget_of(*settings: str) -> Budget:
+    pytest.importorskip("dp_accounting")
+    return Budget.of(config_of("privacy=dp", *settings), CLIENTS, records=1000)
+
+
+def test_the_defaults_add_nothing():
+    config = config_of()
+    check_protection(config)
+    assert Protection.of(config, config.privacy).combine({}, 0) is sum_updates
+    assert (dump(config)["aggregate"], dump(config)["privacy"]) == ({"name": "mean"}, {"name": "none"})
+
+
+@pytest.mark.parametrize("method", ["head", "fedvpt", "fedvpt_deep", "fedpr", "ppt", "pep"])
+@pytest.mark.parametrize(
+    "settings",
+    [["aggregate=median"], ["aggregate=krum"], ["aggregate=trimmed_mean"], ["aggregate.norm_bound=median"],
+     ["privacy=dp"], ["privacy=dp", "privacy.where=local", "aggregate=median"]],
+)  # fmt: skip
+def test_methods_that_average_can_be_protected(method, settings):
+    check_protection(config_of(f"method={method}", *settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (["method=sgpt", "privacy=dp"], "counts, of which no sensitivity is declared"),
+        (["method=sgpt", "aggregate=median"], "no mean over clients is taken of its counts"),
+        (["method=pfedpg", "aggregate=krum"], "no mean over clients is taken of its prompt_change"),
+        (["method=pfedpg", "aggregate.norm_bound=1.0"], "norm_bound=1.0 cannot protect pfedpg"),
+        (["method=pfedpg", "privacy=dp"], "Give privacy.where=local"),
+        (["method=fedvpt", "privacy=paper"], "fedvpt sends none"),
+        (["privacy=dp", "aggregate=median"], "aggregate=mean without norm_bound"),
+        (["privacy=dp", "method.weighting=size"], "method.weighting=uniform"),
+        (["aggregate=median", "method.weighting=size"], "method.weighting=uniform"),
+        (["aggregate=krum", "clients_per_round=6"], "clients_per_round=7 or more"),
+        (["privacy=dp", "privacy.sample=secret"], "tells who took part"),
+        (["privacy=dp", "method=fedvpt", "privacy.sample=secret", "privacy.where=local"], "trusted server"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(settings, reason):
+    with pytest.raises(ConfigError, match=reason):
+        check_protection(config_of(*settings))
+
+
+def test_local_noise_protects_pfedpg():
+    check_protection(config_of("method=pfedpg", "privacy=dp", "privacy.where=local"))
+
+
+def test_unknown_names_and_options_are_named():
+    with pytest.raises(ConfigError, match="Did you mean 'median'"):
+        config_of("aggregate=medain")
+    with pytest.raises(ConfigError, match="privacy.epsilon"):
+        config_of("privacy=dp", "privacy.epsilon=1")
+
+
+def test_the_noise_is_as_much_as_the_budget_needs():
+    budget = budget_of("privacy.max_epsilon=4")
+    spent = budget.fresh()
+    spent.warm_up()
+    epsilons = []
+    for round_ in range(budget.config.rounds):
+        spent.visit(sample_clients(CLIENTS, budget.config, round_), round_)
+        epsilons.append(spent.metrics()["epsilon"])
+    assert epsilons == sorted(epsilons)
+    assert 3.9 < epsilons[-1] <= 4
+    summary = spent.summary()["privacy"]
+    assert summary["epsilon"] == epsilons[-1]
+    assert (summary["unit"], summary["neighbours"]) == ("one training record", "replace-one")
+
+
+def test_a_round_beyond_the_budget_is_not_run():
+    budget = budget_of("privacy.max_epsilon=4", "rounds=3")
+    for round_ in range(3):
+        budget.visit([0, 1, 2], round_)
+    with pytest.raises(FedcueError, match="more than privacy.max_epsilon=4"):
+        budget.visit([0, 1, 2], 3)
+
+
+def test_a_run_that_would_exceed_its_budget_is_not_started():
+    with pytest.raises(ConfigError, match="Give privacy.noise=.* or more"):
+        budget_of("privacy.noise=0.5")
+
+
+def test_a_delta_that_gives_a_record_away_is_refused():
+    with pytest.raises(ConfigError, match="privacy.delta=0.01 would allow to publish"):
+        budget_of("privacy.delta=0.01")
+
+
+def test_a_resumed_run_remembers_rounds_that_were_drawn_again():
+    budget = budget_of("privacy.max_epsilon=50")
+    direct, resumed = budget.fresh(), budget.fresh()
+    direct.warm_up()
+    for attempt in (0, 1):
+        direct.visit(sample_clients(CLIENTS, budget.config, 0, attempt), 0)
+    record = {"round": 1, "clients": sample_clients(CLIENTS, budget.config, 0, 1)}
+    resumed.replay([record], 10)
+    assert resumed.ledger == direct.ledger
+
+
+def test_fresh_noise_cannot_be_repeated():
+    assert fresh_stream("server", 0).initial_seed() != fresh_stream("server", 0).initial_seed()
+
+
+def test_paper_noise_is_labelled():
+    config = config_of("privacy=paper")
+    summary = Budget.of(config, CLIENTS, records=1000).summary()["privacy"]
+    assert "not differential privacy" in summary["label"]
+    assert "epsilon" not in summary
