@@ -178,11 +178,11 @@ def test_values_of_a_figure_open_as_a_table(visit: Visit) -> None:
 
 def test_the_keyboard_reaches_everything(visit: Visit) -> None:
     page = visit.page
-    page.evaluate("scrollTo(0, 0); document.activeElement.blur()")
-    reached: set[str] = set()
+    page.locator(".skip").focus()
+    reached = {"0"}
     everything = page.evaluate(
         """() => [...document.querySelectorAll('a[href], button, select, summary, [tabindex="0"]')]
-            .filter(e => e.getClientRects().length)
+            .filter(e => e.checkVisibility({ contentVisibilityAuto: true }))
             .map((e, i) => e.dataset.stop = String(i))"""
     )
     for _ in range(len(everything) + 5):

@@ -211,4 +211,5 @@ def _turn(first: Array, later: Array) -> Array:
     lengths = np.linalg.norm(first, axis=2) * np.linalg.norm(later, axis=2)  # [L, C]
     cosine = (first * later).sum(2) / np.maximum(lengths, 1e-12)
     held = lengths > 0
-    return np.asarray(np.where(held, 1 - cosine, 0).sum(1) / np.maximum(held.sum(1), 1))
+    away = np.where(held, np.maximum(1 - cosine, 0), 0)
+    return np.asarray(away.sum(1) / np.maximum(held.sum(1), 1))

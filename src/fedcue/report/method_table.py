@@ -78,10 +78,7 @@ def method_table(series: Sequence[RunSeries]) -> MethodTable:
     ]
     best = [_best(column, [line[i][0] for line in lines]) for i, column in enumerate(columns)]
     cells = tuple(
-        tuple(
-            Cell(text, len(lines) > 1 and key is not None and key == best[i])
-            for i, (key, text) in enumerate(line)
-        )
+        tuple(Cell(text, key is not None and key == best[i]) for i, (key, text) in enumerate(line))
         for line in lines
     )
     table = Table(tuple(column.name for column in columns), cells)
@@ -90,7 +87,7 @@ def method_table(series: Sequence[RunSeries]) -> MethodTable:
 
 def _best(column: Column, keys: Sequence[float | str | None]) -> float | None:
     numbers = [key for key in keys if isinstance(key, float)]
-    if column.more_is_better is None or not numbers:
+    if column.more_is_better is None or len(set(numbers)) < 2:
         return None
     return max(numbers) if column.more_is_better else min(numbers)
 

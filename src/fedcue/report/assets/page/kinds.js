@@ -29,9 +29,11 @@ const axis = (description, more = {}) => ({
   splitLine: { lineStyle: { color: css("--grid") } },
   ...more,
 });
-const limits = ({ percent, log }) => {
+const limits = ({ percent, log, categories }) => {
+  if (categories) return {};
   if (log) return { min: (range) => range.min * 0.9, max: (range) => range.max * 1.1 };
-  return percent ? { max: (range) => (range.max > 0.9 ? 1 : null) } : {};
+  if (percent) return { max: (range) => (range.max > 0.9 ? 1 : null) };
+  return { min: (range) => (range.min >= 0 && range.min < 0.3 * range.max ? 0 : null) };
 };
 const plainNumber = (value) => {
   const size = Math.abs(value);
