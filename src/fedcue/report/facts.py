@@ -40,7 +40,8 @@ def title(series: Sequence[RunSeries]) -> str:
 
 def headline(series: Sequence[RunSeries]) -> str:
     """Say which series leads, by how much, and whether that is more than the spread over seeds."""
-    known = [(stats, one) for one in series if (stats := one.mean_std("mean_accuracy"))]
+    ended = [one for one in series if one.finished] or series
+    known = [(stats, one) for one in ended if (stats := one.mean_std("mean_accuracy"))]
     ranked = sorted(known, key=lambda pair: -pair[0][0])
     if not ranked:
         return "No accuracy is known yet."
@@ -50,7 +51,7 @@ def headline(series: Sequence[RunSeries]) -> str:
         return text + "."
     (second, other), runner_up = ranked[1]
     text += f", {100 * (best - second):.1f} points above {runner_up.label}"
-    if len(leader.runs) > 1 and len(runner_up.runs) > 1 and best - second <= spread + other:
+    if best - second <= spread + other:
         text += " (within the spread over seeds)"
     worst = leader.mean_std("worst_accuracy")
     return text + (f"; its worst client has {worst[0]:.1%}." if worst else ".")

@@ -76,7 +76,8 @@ def method_table(series: Sequence[RunSeries]) -> MethodTable:
         ]
         for one, numbers in zip(series, paper, strict=True)
     ]
-    best = [_best(column, [line[i][0] for line in lines]) for i, column in enumerate(columns)]
+    ended = [line for line, one in zip(lines, series, strict=True) if one.finished]
+    best = [_best(column, [line[i][0] for line in ended]) for i, column in enumerate(columns)]
     cells = tuple(
         tuple(Cell(text, key is not None and key == best[i]) for i, (key, text) in enumerate(line))
         for line in lines

@@ -43,6 +43,11 @@ class RunSeries:
         return self.runs[0].method
 
     @property
+    def finished(self) -> bool:
+        """Whether the runs have finished (unfinished ones are never in a series with others)."""
+        return self.runs[0].state == "finished"
+
+    @property
     def seeds(self) -> list[int]:
         """Seeds of the runs."""
         return [run.seed for run in self.runs]
