@@ -50,6 +50,7 @@ class PartitionMap:
 
     def _draw(self, path: Path) -> None:
         from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
         clients, classes = self.train.shape
         bubbles = max(clients, classes) <= BUBBLES
@@ -63,8 +64,8 @@ class PartitionMap:
         edge = 0.8 if bubbles else 0.5
         axes.set(xlim=(-edge, clients - 1 + edge), ylim=(classes - 1 + edge, -edge))
         axes.set(xlabel="client", ylabel="class")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.yaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
         self._label(axes)
         axes.set_title(self.title, fontsize=10, loc="left", pad=16 if any(self.domains) else 6)
         axes.spines[["top", "right"]].set_visible(False)
