@@ -50,7 +50,7 @@ class PartitionMap:
 
     def _draw(self, path: Path) -> None:
         from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+        from matplotlib.ticker import MaxNLocator
 
         clients, classes = self.train.shape
         bubbles = max(clients, classes) <= BUBBLES
