@@ -14,7 +14,7 @@ from playwright.sync_api import sync_playwright
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 SHOTS = {
-    "light": ({"width": 1280, "height": 1500}, "light", "#methods"),
+    "light": ({"width": 1280, "height": 1350}, "light", "#methods"),
     "dark": ({"width": 1280, "height": 1500}, "dark", "#clients"),
     "phone": ({"width": 390, "height": 1100}, "light", "#training"),
 }
@@ -30,15 +30,14 @@ def main(report: Path) -> None:
             context.set_default_timeout(180_000)
             page = context.new_page()
             page.goto(report.resolve().as_uri())
-            if name != "light":
-                page.evaluate(f"document.querySelector('{place}').scrollIntoView()")
+            page.evaluate(f"document.querySelector('{place}').scrollIntoView()")
             page.wait_for_function(
                 "[...document.querySelectorAll('.chart')].every(c => c.firstChild || "
                 "c.getBoundingClientRect().top > innerHeight || c.getBoundingClientRect().bottom < 0)"
             )
             page.wait_for_timeout(500)
             picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-            picture.quantize(192).save(HERE / f"{name}.png", optimize=True)
+            picture.save(HERE / f"{name}.png", optimize=True)
             context.close()
         browser.close()
 
