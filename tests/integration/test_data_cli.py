@@ -17,7 +17,7 @@ from fedcue.data.catalogue import CATALOGUE
 from fedcue.errors import ConfigError, DataError, PartitionError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "data"))
-from data_files import encoded, save_picture, write_parquet  # noqa: E402
+from data_files import encoded, save_picture, write_parquet
 
 
 def fedcue(*arguments: str) -> Result:
@@ -110,6 +110,7 @@ def test_partition_of_own_pictures_by_domain_and_by_class(pictures: Path, tmp_pa
     assert found["training_images_per_client"] == {"min": 2, "median": 2.0, "max": 2}
     assert not found["from_description"]
     assert len(found["files"]) == 2
+    assert "description" in fedcue("partition", "pacs", "scale=cpu").output
     domains = fedcue("partition", "pacs", "--out", str(tmp_path / "pacs"))
     assert "art_painting-0" in domains.output
     assert "sketch" in (tmp_path / "pacs" / "partition.csv").read_text()

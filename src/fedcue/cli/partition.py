@@ -66,7 +66,7 @@ def partition(
 
 def _share(config: RunConfig) -> tuple[PartitionMap, bool]:
     """Share the data of a configuration out and count it."""
-    from fedcue.data.sources import NoImages
+    from fedcue.data.sources import only_outlined
     from fedcue.report.partition_map import PartitionMap
     from fedcue.rng import rng
 
@@ -81,7 +81,7 @@ def _share(config: RunConfig) -> tuple[PartitionMap, bool]:
     detail = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in options.items())
     title = f"{dataset.name}, {config.partition.name} ({detail}), seed {config.seed}"
     shared = PartitionMap(title, parts.names, parts.domains, dataset.classes, train, test)
-    return shared, isinstance(dataset.images, NoImages)
+    return shared, only_outlined(dataset.images)
 
 
 def _spread(values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[str, float]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedcue.data.dataset import ImageSource
+from fedcue.data.dataset import ImageSource, Selection
 from fedcue.errors import DataError
 
 
@@ -115,3 +115,10 @@ class NoImages:
     def describe(self, index: int) -> str:
         """Name the image ``index``."""
         return f"image {index} of {self.name}"
+
+
+def only_outlined(images: ImageSource) -> bool:
+    """Tell whether images, or those they were selected from, are known only by number."""
+    while isinstance(images, Selection):
+        images = images.source
+    return isinstance(images, NoImages)

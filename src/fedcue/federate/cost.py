@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedcue.data.sources import NoImages
+from fedcue.data.sources import only_outlined
 from fedcue.federate.outline import Outline
 from fedcue.federate.trial import Arithmetic, Memory, Travel, Trial
 from fedcue.model.vit import Architecture
@@ -114,7 +114,7 @@ def _people(outline: Outline) -> People:
         test_images=sum(outline.test_size(client.id) for client in clients),
         images_per_client=_spread([len(client.train) for client in clients]),
         classes_per_client=_spread([int(np.count_nonzero(client.class_priors)) for client in clients]),
-        described=isinstance(outline.dataset.images, NoImages),
+        described=only_outlined(outline.dataset.images),
     )
 
 
