@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint types unit clean
+.PHONY: help env demo test lint types unit test-browser bench readme clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -39,6 +39,17 @@ types: $(VENV)/installed-dev  ## check types
 
 unit: $(VENV)/installed-dev  ## run the tests
 	$(BIN)/pytest -m "not slow"
+
+test-browser: $(VENV)/installed-dev  ## test the report page in Chromium (needs Debian's package chromium)
+	@command -v chromium > /dev/null || { echo "install it first: apt-get update && apt-get install -y chromium"; exit 2; }
+	$(BIN)/pytest tests/integration/test_report_browser.py
+
+bench: $(VENV)/installed-dev  ## measure speed on this machine (a few minutes)
+	$(BIN)/fedcue bench
+	$(BIN)/python benchmarks/round.py
+
+readme: $(VENV)/installed  ## fill README's listing, demo and results from the files they show
+	$(BIN)/python scripts/update_readme.py
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
