@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 
 def predict(
@@ -50,7 +50,7 @@ def predict(
     if as_json:
         typer.echo(json.dumps(rows))
         return
-    table = Table("image", "class", "probability", *result.details, box=None)
+    table = Table(Column("image", overflow="fold"), "class", "probability", *result.details, box=None)
     for row in rows:
         weights = [
             ", ".join(f"{k} {v:.0%}" for k, v in list(row[name].items())[:3]) for name in result.details
