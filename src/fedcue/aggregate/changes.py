@@ -1,4 +1,4 @@
-"""The changes of several clients: by row, by length and by their distances from each other."""
+"""The changes of several clients: by row, by length, and how well they agree with each other."""
 
 from __future__ import annotations
 
@@ -15,24 +15,46 @@ from fedcue.types import Tensors, Update
 FEW = 3
 """Below so many holders of a row there is no majority: the mean of bounded changes is taken."""
 
-
-def krum(changes: Tensor, attackers: int, keep: int) -> list[int]:
-    """Return which ``keep`` of ``changes [n, D]`` have the smallest distances to their neighbours."""
-    neighbours = max(len(changes) - attackers - 2, 1)
-    scores = _distances(changes).sort(1).values[:, 1 : neighbours + 1].sum(1)
-    return sorted(scores.argsort(stable=True)[:keep].tolist())
+LARGE = 0.5
+"""Share of a client's largest row in a tensor from which on a row counts as large."""
 
 
-def nearest(changes: Tensor, count: int) -> Tensor:
-    """Return the matrix ``[n, n]`` that averages each of ``changes [n, D]`` with its nearest."""
-    chosen = _distances(changes).argsort(stable=True, dim=1)[:, :count]
-    return torch.zeros(len(changes), len(changes), dtype=changes.dtype).scatter_(1, chosen, 1 / count)
+def agreement(updates: Sequence[Update], reference: Tensors) -> Tensor:
+    """Return how far the changes of any two clients agree, ``[n, n]`` from -1 to 1.
+
+    Whole changes of clients with different classes are almost orthogonal, whatever they intend.
+    But a client moves the rows of its own classes far and the others a little, so that two clients
+    are compared by the mean cosine of those rows which are large for both or small for both.
+    """
+    clients = len(updates)
+    total = torch.zeros(clients, clients, dtype=torch.float64)
+    count = torch.zeros_like(total)
+    for name in changed(updates, reference):
+        start = reference[name].double()
+        values = torch.stack([update.tensors[name].double() - start for update in updates])
+        rows = torch.nan_to_num(values, nan=0.0).reshape(clients, -1, values.shape[-1])  # [n, R, d]
+        lengths = rows.norm(dim=-1)
+        unit = rows / lengths.clamp(min=torch.finfo(torch.float64).tiny)[..., None]
+        large, there = lengths >= LARGE * lengths.amax(1, keepdim=True), lengths > 0
+        comparable = (large[:, None] == large) & there[:, None] & there  # [n, n, R]
+        total += (torch.einsum("ird,jrd->ijr", unit, unit) * comparable).sum(-1)
+        count += comparable.sum(-1)
+    return total / count.clamp(min=1)
 
 
-def _distances(changes: Tensor) -> Tensor:
-    """Return squared distances; what is not finite is far from everything."""
-    squares = torch.cdist(changes, changes, compute_mode="donot_use_mm_for_euclid_dist") ** 2
-    return torch.nan_to_num(squares, nan=torch.inf, posinf=torch.inf).fill_diagonal_(0)
+def krum(agreements: Tensor, attackers: int, keep: int) -> list[int]:
+    """Return which ``keep`` clients agree best with their ``n - attackers - 2`` nearest others."""
+    clients = len(agreements)
+    others = agreements.clone().fill_diagonal_(-torch.inf).sort(1, descending=True).values
+    scores = others[:, : max(clients - attackers - 2, 1)].sum(1)
+    return sorted(scores.argsort(descending=True, stable=True)[:keep].tolist())
+
+
+def nearest(agreements: Tensor, count: int) -> Tensor:
+    """Return the matrix ``[n, n]`` that averages each client with those it agrees with most."""
+    own_first = agreements.clone().fill_diagonal_(torch.inf)
+    chosen = own_first.argsort(dim=1, descending=True, stable=True)[:, :count]
+    return torch.zeros_like(agreements).scatter_(1, chosen, 1 / count)
 
 
 def rowwise(changes: Tensor, trim: int) -> Tensor:
@@ -63,7 +85,7 @@ def bounded(updates: Sequence[Update], reference: Tensors, bound: float | Litera
     """
     names = changed(updates, reference)
     lengths = torch.stack([flat_change(update, reference).norm() for update in updates])
-    limit = torch.quantile(lengths, 0.5) if bound == "median" else torch.tensor(bound)
+    limit = _median(lengths) if bound == "median" else torch.tensor(bound)
     factors = torch.nan_to_num((limit / lengths).clamp(max=1), nan=1.0)
     others = [name for name, tensor in updates[0].tensors.items() if name not in names and tensor.ndim > 1]
     tensors = [dict(update.tensors) for update in updates]
@@ -113,7 +135,11 @@ def flat_change(update: Update, reference: Tensors) -> Tensor:
 def _row_scales(rows: Tensor) -> Tensor:
     """Return the factors ``[n, R, 1]`` that shorten ``rows [n, R, d]`` to the median length of them."""
     lengths = rows.norm(dim=-1)
-    held = lengths[lengths > 0]
-    limit = torch.quantile(held, 0.5) if len(held) else lengths.new_tensor(1.0)
-    scales: Tensor = (limit / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)).clamp(max=1)
+    scales: Tensor = (_median(lengths) / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)).clamp(max=1)
     return scales[..., None]
+
+
+def _median(lengths: Tensor) -> Tensor:
+    """Return the median of the lengths that are not zero."""
+    positive = lengths[lengths > 0]
+    return torch.quantile(positive, 0.5) if len(positive) else lengths.new_tensor(1.0)

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
 
-import torch
 from pydantic import Field, PositiveFloat
 
-from fedcue.aggregate.changes import bounded, by_row, changed, flat_change, krum, nearest
+from fedcue.aggregate.changes import agreement, bounded, by_row, changed, krum, nearest
 from fedcue.aggregate.mean import Combine, Sums, Weighting, sum_updates
 from fedcue.errors import ConfigError
 from fedcue.registry import Options
@@ -73,17 +72,25 @@ class Mean(Aggregation):
         return sum_updates if self.plain else super().combiner(reference)
 
 
-class RowWise(Aggregation):
+class Robust(Aggregation):
+    """Base of the rules that withstand some bad clients: every change is first bounded."""
+
+    norm_bound: PositiveFloat | Literal["median"] = Field(
+        default="median", description="longest change of a client; median: that of the round's changes"
+    )
+    attackers: int = Field(default=2, ge=1, description="bad clients per round to withstand")
+
+
+class RowWise(Robust):
     """Base of the rules that look at each coordinate: ``trim`` values go at either end.
 
     Clients that hold different classes differ in every row of the head, and the middle of their
     changes is nothing like the mean: seven clients without a class outvote three that have it.
-    With ``mix`` each change first becomes the mean of the changes nearest to it, all but
-    ``attackers`` of them, so that honest ones agree (nearest-neighbour mixing).
+    With ``mix`` each change first becomes the mean of the changes that agree with it most, all but
+    ``attackers`` of them, so that honest ones are alike (nearest-neighbour mixing).
     """
 
-    attackers: int = Field(default=2, ge=1, description="bad clients per round to withstand")
-    mix: bool = Field(default=True, description="average each change with its nearest before the rule")
+    mix: bool = Field(default=True, description="average each change with those it agrees with")
 
     def check(self, clients: int) -> None:
         """Refuse rounds in which the attackers could be half of all."""
@@ -99,8 +106,7 @@ class RowWise(Aggregation):
         """Return the number of updates times the middle of the changes."""
         mixing = None
         if self.mix and changed(updates, reference):
-            changes = torch.stack([flat_change(update, reference) for update in updates])
-            mixing = nearest(changes, max(len(updates) - self.attackers, 1))
+            mixing = nearest(agreement(updates, reference), max(len(updates) - self.attackers, 1))
         return by_row(updates, reference, self.trim(len(updates)), mixing)
 
 
@@ -123,16 +129,17 @@ class Median(RowWise):
         return clients
 
 
-class Krum(Aggregation):
-    """The mean of the ``keep`` updates nearest to the others (Multi-Krum; ``keep=1`` is Krum).
+class Krum(Robust):
+    """The mean of the ``keep`` updates that agree best with the others (``keep=1``: only one).
 
+    This is Multi-Krum with agreement in place of distance, which clients with different classes
+    do not show.
     Before round 0 there are only centroids, which differ by what classes a client has: their
     median over the holders is taken.
     """
 
     name: ClassVar[str] = "krum"
 
-    attackers: int = Field(default=2, ge=1, description="bad clients per round to withstand")
     keep: int | None = Field(default=None, ge=1, description="updates kept (default: all but the attackers)")
 
     def check(self, clients: int) -> None:
@@ -150,8 +157,8 @@ class Krum(Aggregation):
         """Return the sums of the chosen updates."""
         if not changed(updates, reference):
             return by_row(updates, reference, len(updates))
-        changes = torch.stack([flat_change(update, reference) for update in updates])
-        chosen = krum(changes, self.attackers, self.keep or max(len(updates) - self.attackers, 1))
+        keep = self.keep or max(len(updates) - self.attackers, 1)
+        chosen = krum(agreement(updates, reference), self.attackers, keep)
         return sum_updates([updates[index] for index in chosen], weighting, plain)
 
 
