@@ -38,7 +38,7 @@ types: $(VENV)/installed-dev  ## check types
 	$(BIN)/mypy
 
 unit: $(VENV)/installed-dev  ## run the tests
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-browser: $(VENV)/installed-dev  ## test the report page in Chromium (needs Debian's package chromium)
 	@command -v chromium > /dev/null || { echo "install it first: apt-get update && apt-get install -y chromium"; exit 2; }
