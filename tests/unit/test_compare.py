@@ -318,7 +318,9 @@ def test_finished_runs_are_not_run_and_other_runs_are_refused(tmp_path: Path) ->
     watcher = Recorder()
     assert run_grid([job], watcher) == {}
     assert watcher.todo == []
-    with pytest.raises(RunFolderError, match=rf"there rounds={job.config.rounds}, asked for rounds=3.*--overwrite"):
+    with pytest.raises(
+        RunFolderError, match=rf"there rounds={job.config.rounds}, asked for rounds=3.*--overwrite"
+    ):
         run_grid([make_job(job.folder, "rounds=3")], watcher)
 
 
