@@ -161,10 +161,8 @@ def test_a_click_on_a_client_opens_it(visit: Visit) -> None:
     figure = page.locator("#figure-clients")
     figure.scroll_into_view_if_needed()
     page.locator("#client-choice").select_option("0")
-    dots = figure.locator("svg path[fill='#0b62a4']")
-    box = dots.last.bounding_box()
-    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    assert page.locator("#client-choice").input_value() != "0"
+    figure.locator("svg path[fill='#0b62a4']").last.click()
+    sync_api.expect(page.locator("#client-choice")).not_to_have_value("0", timeout=60_000)
     assert page.locator("#client-view table.bars tr").count() > 3
     assert page.locator("#client-view table.confusion tbody tr").count() >= 1
 

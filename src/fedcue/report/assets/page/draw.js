@@ -40,7 +40,9 @@ const shown = (element, panel) => {
 const drawPanel = (element, panel) => {
   let chart = charts.get(element);
   if (!chart) {
-    chart = echarts.init(element, null, { renderer: panel.kind === "heat" ? "canvas" : "svg" });
+    const renderer = panel.kind === "heat" ? "canvas" : "svg";
+    const aim = panel.kind === "strip" ? { useCoarsePointer: true, pointerSize: 14 } : {}; // near a dot is on it
+    chart = echarts.init(element, null, { renderer, ...aim });
     chart.on("click", (event) => {
       const client = event.data && event.data.client;
       if (client !== undefined) showClient(client, true);
