@@ -23,20 +23,17 @@ from fedcue.model.prompts import class_scores, mixed, shallow
 from fedcue.train.samples import Batch
 from fedcue.types import ClientMemory, Download, Kind, ServerState, Setting, Tensors, Update
 
-CENTROIDS = ("centroids", "holds")
+ROWS = {"class_prompts": 0, "prototypes": 1, "has_prototype": 0}
+"""Tensors of which a client uses its own classes' rows, and their class axis."""
+CENTROIDS = {"centroids": 1, "holds": 0}
+"""What a client tells of its classes, likewise."""
 
 
 class PEP(Method):
     """Prompt estimation from prototypes: per-image prompts from global parameters only."""
 
     name: ClassVar[str] = "pep"
-    class_rows: ClassVar[dict[str, int]] = {
-        "class_prompts": 0,
-        "prototypes": 1,
-        "has_prototype": 0,
-        "centroids": 1,
-        "holds": 0,
-    }
+    class_rows: ClassVar[dict[str, int]] = ROWS | CENTROIDS
     periodic: ClassVar[tuple[str, ...]] = ("prototypes", "has_prototype")
 
     prompts: int = Field(default=1, ge=0, description="number of shared prompts at block 0")
@@ -89,7 +86,7 @@ class PEP(Method):
 
     def returned(self) -> tuple[str, ...]:
         """Return the trained tensors, the client's centroids and which classes have one."""
-        return (*self.shared(), *CENTROIDS * bool(self.layers))
+        return (*self.shared(), *tuple(CENTROIDS) * bool(self.layers))
 
     def kinds(self) -> dict[str, Kind]:
         """Declare the centroids beside the trained tensors."""
@@ -121,7 +118,7 @@ class PEP(Method):
         self, state: ServerState, updates: Iterable[Update], combine: Combine = sum_updates
     ) -> ServerState:
         """FedAvg; collect centroids; after every R rounds move the prototypes (``eq:centroid_eq``)."""
-        sums = combine(updates, self.weighting, plain=CENTROIDS)
+        sums = combine(updates, self.weighting, plain=tuple(CENTROIDS))
         tensors = {**state.tensors, **{name: sums.mean(name) for name in self.shared()}}
         if self.layers:
             tensors["centroid_sums"] = tensors["centroid_sums"] + sums.total("centroids")
@@ -144,8 +141,7 @@ class PEP(Method):
         if not self.layers:
             return download.tensors
         held = (self._priors(log_priors) > -torch.inf).view(-1, log_priors.shape[-1]).any(0).nonzero()[:, 0]
-        rows = {"class_prompts": 0, "prototypes": 1, "has_prototype": 0}
-        kept = {name: download.tensors[name].index_select(axis, held) for name, axis in rows.items()}
+        kept = {name: download.tensors[name].index_select(axis, held) for name, axis in ROWS.items()}
         return {**download.tensors, **kept, "classes": held}
 
     def update(self, visit: Visit, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
