@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedcue.federate.federation import Federation
+from fedcue.federate.roster import Roster
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -68,16 +68,14 @@ class RunProgress:
         """Take the display away."""
         self.progress.stop()
 
-    def started(self, federation: Federation, folder: Path) -> None:
+    def started(self, roster: Roster, folder: Path) -> None:
         """Say what is run."""
-        config, clients = federation.config, federation.clients
-        heldout = sum(client.heldout for client in clients)
-        images = sum(len(client.train) for client in clients)
+        config, heldout, images = roster.config, roster.heldout.sum(), roster.train_sizes.sum()
         self.progress.update(self.task, description=config.method.name, total=config.rounds)
         if not self.quiet:
             self.console.print(
-                f"[bold]{config.method.name}[/] on {federation.dataset.name}: {len(clients)} clients "
-                f"({heldout} held out), {images:,} training images, {federation.setting.classes} classes, "
+                f"[bold]{config.method.name}[/] on {roster.dataset}: {len(roster)} clients "
+                f"({heldout} held out), {images:,} training images, {roster.setting.classes} classes, "
                 f"{config.rounds} rounds of {config.clients_per_round} clients, seed {config.seed}",
                 highlight=False,
             )

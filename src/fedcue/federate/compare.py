@@ -20,8 +20,8 @@ import tomli_w
 
 from fedcue.config import dump, resolve
 from fedcue.errors import FedcueError, Interrupted, RunFolderError
-from fedcue.federate.federation import Federation
 from fedcue.federate.grid import Job, show
+from fedcue.federate.roster import Roster
 from fedcue.federate.run import run
 from fedcue.record.files import explained
 
@@ -195,7 +195,7 @@ class _Sender:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    def started(self, federation: Federation, folder: Path) -> None:
+    def started(self, roster: Roster, folder: Path) -> None:
         """Do nothing."""
 
     def stage(self, name: str) -> None:

@@ -1,9 +1,10 @@
-"""Testing all clients with the server's state: accuracies, and at the end what the figures need."""
+"""What testing all clients gave: accuracies, and at the end of a simulation what the figures need."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,70 +13,64 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcue.evaluate.metrics import by_domain, summarise
-from fedcue.federate.executor import Executor
-from fedcue.federate.federation import Federation, Prediction
+from fedcue.federate.federation import Federation
+from fedcue.federate.roster import Roster
+from fedcue.federate.site import Prediction
 from fedcue.types import ClientMemory, ServerState
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All clients' predictions under one state."""
+    """How many of its test images the model got right for each client, under one state.
 
-    federation: Federation
-    prediction: Prediction
+    A client of whom nothing is known has a total of 0. Only a simulation knows the ``prediction``.
+    """
+
+    roster: Roster
+    correct: NDArray[np.int64]
+    total: NDArray[np.int64]
+    prediction: Prediction | None = None
+
+    @classmethod
+    def of(cls, roster: Roster, prediction: Prediction) -> Evaluation:
+        """Count what was predicted right."""
+        right = prediction.clients[prediction.labels == prediction.predicted]
+        count = partial(np.bincount, minlength=len(roster))
+        return cls(roster, count(right), count(prediction.clients), prediction)
 
     @property
     def accuracies(self) -> NDArray[np.float64]:
-        """Accuracy of every client; nan where the method cannot serve it."""
-        clients = len(self.federation.clients)
-        right = self.prediction.labels == self.prediction.predicted
-        total = np.bincount(self.prediction.clients, minlength=clients)
-        correct = np.bincount(self.prediction.clients, weights=right, minlength=clients)
-        return np.where(total > 0, correct / np.maximum(total, 1), np.nan)
+        """Accuracy of every client; nan where it is not known or the method cannot serve it."""
+        return np.where(self.total > 0, self.correct / np.maximum(self.total, 1), np.nan)
 
     def metrics(self) -> dict[str, float | None]:
         """Return mean and worst accuracy of the clients that train and of those held out."""
-        heldout = np.array([client.heldout for client in self.federation.clients])
+        heldout, known = self.roster.heldout, self.total > 0
         out = {"heldout_mean_accuracy": None, "heldout_worst_accuracy": None}
-        own = self.accuracies[heldout]
-        own = own[~np.isnan(own)]
-        return {**summarise(self.accuracies[~heldout]), **out, **summarise(own, "heldout_")}
+        own, others = self.accuracies[known & ~heldout], self.accuracies[known & heldout]
+        return {**summarise(own), **out, **summarise(others, "heldout_")}
 
     def domains(self) -> dict[str, dict[str, float]]:
         """Return accuracy by domain over the clients that train, if there are several domains."""
-        names = {client.domain for client in self.federation.clients}
-        keep = [client.id for client in self.federation.clients if not client.heldout]
-        sizes = np.bincount(self.prediction.clients, minlength=len(self.federation.clients))
-        domains = [self.federation.clients[client].domain for client in keep]
-        return by_domain(domains, self.accuracies[keep], sizes[keep]) if len(names) > 1 else {}
+        if len(set(self.roster.domains)) < 2:
+            return {}
+        keep = np.flatnonzero((self.total > 0) & ~self.roster.heldout)
+        domains = [self.roster.domains[client] for client in keep.tolist()]
+        return by_domain(domains, self.accuracies[keep], self.total[keep])
 
     def client_rows(self) -> Iterator[dict[str, Any]]:
         """Yield one line per client for ``clients.csv``."""
-        for client, accuracy in zip(self.federation.clients, self.accuracies, strict=True):
+        roster = self.roster
+        for client, accuracy in enumerate(self.accuracies):
             yield {
-                "id": client.id,
-                "name": client.name,
-                "domain": client.domain,
-                "heldout": str(client.heldout).lower(),
-                "train_size": len(client.train),
-                "test_size": len(client.test),
+                "id": client,
+                "name": roster.names[client],
+                "domain": roster.domains[client],
+                "heldout": str(bool(roster.heldout[client])).lower(),
+                "train_size": int(roster.train_sizes[client]),
+                "test_size": int(roster.test_sizes[client]),
                 "test_accuracy": "" if np.isnan(accuracy) else f"{accuracy:.6f}",
             }
-
-
-def evaluate(
-    executor: Executor, state: ServerState, memories: Mapping[int, ClientMemory], final: bool = False
-) -> Evaluation:
-    """Test every client the method can serve."""
-    federation = executor.federation
-    seed, method = federation.config.seed, federation.method
-    jobs = [
-        (group, method.download(state, group[0], seed), memories.get(group[0], ClientMemory()), final)
-        for group in client_groups(federation)
-    ]
-    parts = list(executor.test(jobs))
-    together = [np.concatenate([getattr(p, name) for p in parts]) for name in Prediction.__annotations__]
-    return Evaluation(federation, Prediction(*together))
 
 
 def client_groups(federation: Federation) -> list[list[int]]:
@@ -98,10 +93,10 @@ def client_groups(federation: Federation) -> list[list[int]]:
 
 
 def analyse(
-    federation: Federation, state: ServerState, memories: Mapping[int, ClientMemory], evaluation: Evaluation
+    federation: Federation, state: ServerState, memories: Mapping[int, ClientMemory], prediction: Prediction
 ) -> dict[str, Tensor]:
     """Return what the figures need: confusions, mean mixing weights by class, a sample of cls tokens."""
-    classes, prediction = federation.setting.classes, evaluation.prediction
+    classes = federation.setting.classes
     pairs = prediction.labels * classes + prediction.predicted
     counts = [
         np.stack([np.bincount(getattr(c, part), minlength=classes) for c in federation.clients])

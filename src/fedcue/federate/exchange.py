@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from fedcue.federate.executor import Executor, Failure
+from fedcue.federate.engine import Engine, Failure
 from fedcue.federate.transport import Transport
 from fedcue.methods.base import Method
 from fedcue.types import ClientMemory, Download, ServerState, Update, count_bytes, count_floats
@@ -38,7 +38,7 @@ class Exchange:
     """One attempt at a round: downloads out, updates in, what travelled and who failed."""
 
     method: Method
-    executor: Executor
+    engine: Engine
     transport: Transport
     known: Mapping[int, ClientMemory]
     seed: int
@@ -54,7 +54,7 @@ class Exchange:
         first = next(updates, None)
         if first is None:
             return None
-        combine = self.executor.federation.protection.combine(state.tensors, state.round)
+        combine = self.engine.roster.protection.combine(state.tensors, state.round)
         return self.method.aggregate(state, chain([first], updates), combine)
 
     def _send(self, state: ServerState, client: int) -> Download:
@@ -66,7 +66,7 @@ class Exchange:
         return self.known.get(client, ClientMemory())
 
     def _updates(self, jobs: Sequence[tuple[Download, ClientMemory]], state: ServerState) -> Iterator[Update]:
-        for outcome in self.executor.train(jobs):
+        for outcome in self.engine.train(jobs):
             if isinstance(outcome, Failure):
                 self.failures.append(outcome)
                 continue

@@ -9,31 +9,26 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from multiprocessing import get_context
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedcue.errors import ClientError, FedcueError
-from fedcue.federate.federation import Federation, Prediction
-from fedcue.types import ClientMemory, Download, Update, pack, unpack
+from fedcue.federate.engine import Failure, Insight
+from fedcue.federate.evaluation import Evaluation, analyse, client_groups
+from fedcue.federate.federation import Federation
+from fedcue.federate.site import Prediction
+from fedcue.types import ClientMemory, Download, ServerState, Update, pack, unpack
 
 _federation: Federation | None = None
 
 TestJob = tuple[Sequence[int], Download, ClientMemory, bool]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A client that sent no usable update in a round, and why."""
-
-    client: int
-    reason: str
 
 
 class Executor:
@@ -42,7 +37,7 @@ class Executor:
     def __init__(self, federation: Federation, workers: int) -> None:
         global _federation
         torch.set_num_threads(1)
-        self.federation = federation
+        self.federation, self.roster = federation, federation.roster
         self.workers = workers or len(os.sched_getaffinity(0))
         _ = federation.cache  # allocated before the fork, so that all processes share it
         _federation = federation
@@ -62,7 +57,7 @@ class Executor:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def warm_up(self, clients: Iterable[int]) -> Iterator[Update]:
+    def warm_up(self, clients: Iterable[int]) -> Iterator[Update | Failure]:
         """Yield the clients' warm-up replies, if the method has any."""
         for reply in self._map(_warm_up, [(client,) for client in clients]):
             if reply is not None:
@@ -84,6 +79,30 @@ class Executor:
         """Test groups of clients; yield predictions in the order of ``jobs``."""
         packed = [(c, _pack_download(d), pack(memory.tensors), final) for c, d, memory, final in jobs]
         return self._map(_test, packed)
+
+    def evaluate(self, state: ServerState, memories: Mapping[int, ClientMemory], final: bool) -> Evaluation:
+        """Test every client the method can serve."""
+        method, seed = self.federation.method, self.federation.config.seed
+        jobs = [
+            (group, method.download(state, group[0], seed), memories.get(group[0], ClientMemory()), final)
+            for group in client_groups(self.federation)
+        ]
+        parts = list(self.test(jobs))
+        together = [np.concatenate([getattr(p, name) for p in parts]) for name in Prediction.__annotations__]
+        return Evaluation.of(self.roster, Prediction(*together))
+
+    def insight(
+        self, state: ServerState, memories: Mapping[int, ClientMemory], evaluation: Evaluation
+    ) -> Insight:
+        """Return what a simulation knows of its clients at the end."""
+        federation = self.federation
+        assert evaluation.prediction is not None
+        return Insight(
+            class_priors={client.id: client.class_priors for client in federation.clients},
+            memories=memories,
+            analysis=analyse(federation, state, memories, evaluation.prediction),
+            facts={"frozen_cache": federation.cache.level, "bad_images": len(federation.pixels.bad)},
+        )
 
     def _map(self, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
         if self._pool is None:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedcue.federate.federation import Federation
+from fedcue.federate.roster import Roster
 
 
 class Observer(Protocol):
     """Something that watches a run, such as a progress display."""
 
-    def started(self, federation: Federation, folder: Path) -> None:
+    def started(self, roster: Roster, folder: Path) -> None:
         """Learn what is about to run."""
 
     def stage(self, name: str) -> None:
@@ -25,7 +25,7 @@ class Observer(Protocol):
 class Silent:
     """Watches nothing."""
 
-    def started(self, federation: Federation, folder: Path) -> None:
+    def started(self, roster: Roster, folder: Path) -> None:
         """Do nothing."""
 
     def stage(self, name: str) -> None:

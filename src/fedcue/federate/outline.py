@@ -110,7 +110,7 @@ class Outline(Federation):
         backbone = self.config.backbone
         return counting_vit(shape_of(backbone.name, backbone.image_size), self.meter)
 
-    def _decode(self, indices: NDArray[np.int64]) -> PixelStore:
+    def _decode(self, dataset: Dataset, indices: NDArray[np.int64], size: int) -> PixelStore:
         nothing = torch.empty(0, dtype=torch.int64)
         return PixelStore(nothing, nothing, np.empty(0, dtype=np.int64))
 

@@ -84,7 +84,12 @@ class Model:
         if client is not None:
             if client not in self.clients:
                 raise ConfigError(unknown("client", str(client), map(str, self.clients)))
-            priors = self.clients[client]["class_priors"]
+            priors = self.clients[client].get("class_priors")
+            if priors is None:
+                raise ConfigError(
+                    f"Client {client} keeps its class priors to itself. Give the priors with the images, or "
+                    "predict without a client."
+                )
         if priors is None:
             priors = [1 / len(self.classes)] * len(self.classes)
         values = torch.tensor(priors, dtype=torch.float64)

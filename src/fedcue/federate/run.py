@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedcue.config import dump
 from fedcue.errors import FedcueError, Interrupted
-from fedcue.federate.evaluation import Evaluation, analyse, evaluate
+from fedcue.federate.engine import Engine, Failure
+from fedcue.federate.evaluation import Evaluation
 from fedcue.federate.exchange import Exchange, Traffic
 from fedcue.federate.executor import Executor
 from fedcue.federate.federation import Federation
 from fedcue.federate.observer import Observer, Silent
+from fedcue.federate.roster import Roster
 from fedcue.federate.sampling import sample_clients, warm_start_clients
 from fedcue.federate.transport import Transport
 from fedcue.record.checkpoint import Checkpoint
@@ -72,23 +77,23 @@ def default_folder(config: RunConfig) -> Path:
 class Run:
     """A run in progress."""
 
-    executor: Executor
+    engine: Engine
     folder: RunFolder
     observer: Observer
     memories: dict[int, ClientMemory] = field(default_factory=dict)
-    totals: dict[str, float] = field(default_factory=dict)
+    totals: dict[str, Any] = field(default_factory=dict)
     evaluation: Evaluation | None = None
 
     def __post_init__(self) -> None:
-        self.federation = self.executor.federation
-        self.config = self.federation.config
-        self.method = self.federation.method
-        self.budget = self.federation.budget.fresh()
+        self.roster = self.engine.roster
+        self.config = self.roster.config
+        self.method = self.roster.method
+        self.budget = self.roster.budget.fresh()
         self.transport = Transport(self.config)
 
     def complete(self, resume: bool) -> Result:
         """Start or resume, do all rounds, write the results."""
-        self.observer.started(self.federation, self.folder.path)
+        self.observer.started(self.roster, self.folder.path)
         state = self._resume() if resume else self._start()
         try:
             while state.round < self.config.rounds:
@@ -102,24 +107,29 @@ class Run:
         self.folder.write_config(dump(self.config))
         self.observer.stage("warm start")
         started, traffic = time.perf_counter(), Traffic()
-        clients = warm_start_clients(
-            self.federation.training_clients, self.config.warm_start, self.config.seed
-        )
+        clients = warm_start_clients(self.roster.training_clients, self.config.warm_start, self.config.seed)
+        failures: list[Failure] = []
         self.budget.warm_up()
-        replies = self._warm_up_replies(clients, traffic)
-        combine = self.federation.protection.combine({}, "warm up")
-        state = self.method.start(self.federation.setting, self.config.seed, replies, combine)
+        replies = self._warm_up_replies(clients, traffic, failures)
+        combine = self.roster.protection.combine({}, "warm up")
+        state = self.method.start(self.roster.setting, self.config.seed, replies, combine)
         self.totals = {
             "warm_up_upload_floats": traffic.upload_floats,
             "warm_up_upload_bytes": traffic.upload_bytes,
             "seconds": time.perf_counter() - started,
+            **({"warm_up_failures": [vars(failure) for failure in failures]} if failures else {}),
         }
         self._snapshot(state)
         self._checkpoint(state)
         return state
 
-    def _warm_up_replies(self, clients: Sequence[int], traffic: Traffic) -> Iterator[Update]:
-        for reply in self.executor.warm_up(clients):
+    def _warm_up_replies(
+        self, clients: Sequence[int], traffic: Traffic, failures: list[Failure]
+    ) -> Iterator[Update]:
+        for reply in self.engine.warm_up(clients):
+            if isinstance(reply, Failure):
+                failures.append(reply)
+                continue
             self.transport.learn(reply)
             message, received = self.transport.upload(reply, {})
             traffic.up(message)
@@ -144,7 +154,7 @@ class Run:
         last = state.round == self.config.rounds
         every = self.config.evaluation.every
         if last or (every and state.round % every == 0):
-            evaluation = evaluate(self.executor, state, self.memories, final=last)
+            evaluation = self.engine.evaluate(state, self.memories, final=last)
             record |= evaluation.metrics()
             self.evaluation = evaluation if last else None
         record["seconds"] = time.perf_counter() - started
@@ -164,9 +174,9 @@ class Run:
         """Train sampled clients; draw again, from the same stream, while too few updates come."""
         failures: list[dict[str, Any]] = []
         for attempt in range(ATTEMPTS):
-            sampled = sample_clients(self.federation.training_clients, self.config, state.round, attempt)
+            sampled = sample_clients(self.roster.training_clients, self.config, state.round, attempt)
             self.budget.visit(sampled, state.round)
-            exchange = Exchange(self.method, self.executor, self.transport, self.memories, self.config.seed)
+            exchange = Exchange(self.method, self.engine, self.transport, self.memories, self.config.seed)
             after = exchange.run(state, sampled)
             failures += [{"attempt": attempt, **vars(failure)} for failure in exchange.failures]
             if after is not None and len(exchange.losses) >= self.config.min_updates:
@@ -196,11 +206,12 @@ class Run:
 
     def _finish(self, state: ServerState) -> Result:
         self.observer.stage("writing the results")
-        evaluation = self.evaluation or evaluate(self.executor, state, self.memories, final=True)
+        evaluation = self.evaluation or self.engine.evaluate(state, self.memories, final=True)
+        insight = self.engine.insight(state, self.memories, evaluation)
         self.folder.write_clients(evaluation.client_rows())
-        self.folder.write_memories(self.memories)
-        self.folder.write_model(state.tensors, describe_model(self.federation))
-        self.folder.write_analysis(analyse(self.federation, state, self.memories, evaluation))
+        self.folder.write_memories(insight.memories)
+        self.folder.write_model(state.tensors, describe_model(self.roster, insight.class_priors))
+        self.folder.write_analysis(insight.analysis)
         rounds = self.folder.read_metrics()
         sums = {name: sum(record[name] for record in rounds) for name in vars(Traffic())}
         summary = {
@@ -209,9 +220,8 @@ class Run:
             "domains": evaluation.domains(),
             **{f"total_{name}": value for name, value in sums.items()},
             **self.totals,
-            "workers": self.executor.workers,
-            "frozen_cache": self.federation.cache.level,
-            "bad_images": len(self.federation.pixels.bad),
+            "workers": self.engine.workers,
+            **insight.facts,
             "peak_memory_mb": peak_memory_mb(),
             **self.budget.summary(),
         }
@@ -219,26 +229,23 @@ class Run:
         return Result(self.folder.path, summary, rounds)
 
 
-def describe_model(federation: Federation) -> dict[str, Any]:
-    """Return what is needed to use the trained tensors: method, classes, backbone, clients' priors."""
-    settings = dump(federation.config)
+def describe_model(roster: Roster, class_priors: Mapping[int, NDArray[np.float64]]) -> dict[str, Any]:
+    """Return what is needed to use the trained tensors: method, classes, backbone, known priors."""
+    settings = dump(roster.config)
+    clients: dict[str, dict[str, Any]] = {str(id_): {"name": name} for id_, name in enumerate(roster.names)}
+    for client, priors in class_priors.items():
+        clients[str(client)]["class_priors"] = [round(float(prior), 8) for prior in priors]
     return {
         "format": "fedcue-model-1",
         "method": settings["method"],
         "backbone": settings["backbone"],
-        "image_size": federation.model.architecture.image_size,
-        "setting": vars(federation.setting),
-        "seed": federation.config.seed,
-        "rounds": federation.config.rounds,
+        "image_size": roster.architecture.image_size,
+        "setting": vars(roster.setting),
+        "seed": roster.config.seed,
+        "rounds": roster.config.rounds,
         "training": settings["training"],
-        "classes": list(federation.dataset.classes),
-        "clients": {
-            str(client.id): {
-                "name": client.name,
-                "class_priors": [round(float(prior), 8) for prior in client.class_priors],
-            }
-            for client in federation.clients
-        },
+        "classes": list(roster.classes),
+        "clients": clients,
     }
 
 

@@ -31,7 +31,7 @@ class Checkpoint:
     state: ServerState
     memories: Mapping[int, ClientMemory]
     metrics_bytes: int
-    totals: Mapping[str, float]
+    totals: Mapping[str, Any]
     transport: Mapping[str, Any]
 
 

@@ -130,8 +130,9 @@ class RunFolder:
         write_tensors(self.path / "snapshots" / f"round-{round_:06d}.safetensors", tensors)
 
     def write_analysis(self, tensors: Tensors) -> None:
-        """Write ``analysis.safetensors``: what the figures need."""
-        write_tensors(self.path / "analysis.safetensors", tensors)
+        """Write ``analysis.safetensors``, what the figures need, if anything is known."""
+        if tensors:
+            write_tensors(self.path / "analysis.safetensors", tensors)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``; its presence says that the run is finished."""

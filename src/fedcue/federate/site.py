@@ -1,0 +1,179 @@
+"""The clients of one machine: their images, the frozen model, and what a client does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcue.data.client import ClientData
+from fedcue.data.dataset import Dataset
+from fedcue.data.images import flip_and_crop
+from fedcue.data.store import PixelStore
+from fedcue.errors import ClientError, Interrupted
+from fedcue.federate.interrupt import StopFlag
+from fedcue.federate.protection import Guard, Protection
+from fedcue.methods.base import Method, Visit
+from fedcue.model.frozen import FrozenCache
+from fedcue.model.prompted import PromptedViT
+from fedcue.rng import torch_rng
+from fedcue.settings import RunConfig
+from fedcue.train.samples import Samples
+from fedcue.types import ClientMemory, Download, Setting, Tensors, Update
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The test images of some clients, what they are and what the model takes them for."""
+
+    images: NDArray[np.int64]
+    clients: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+
+
+@dataclass(eq=False)
+class Site:
+    """Some clients at work on one machine: all of them in a simulation, one's own in a deployment."""
+
+    config: RunConfig
+    dataset: Dataset
+    clients: Sequence[ClientData]
+    pixels: PixelStore
+    model: PromptedViT
+    setting: Setting
+    protection: Protection
+
+    def __post_init__(self) -> None:
+        self.method: Method = self.config.method
+        self.stop = StopFlag()
+
+    @cached_property
+    def places(self) -> Mapping[int, int] | Sequence[int]:
+        """From a client's id to its place in ``clients``."""
+        return {client.id: place for place, client in enumerate(self.clients)}
+
+    @cached_property
+    def cache(self) -> FrozenCache:
+        """The frozen backbone's values: groups 2i and 2i + 1 train and test the i-th client here."""
+        return FrozenCache(
+            self.model,
+            self.pixels.__getitem__,
+            [part for client in self.clients for part in self._parts(client)],
+            self.method.first_block(self.setting),
+            self.method.bare_blocks(self.setting),
+            self.config.cache.limit_mb * 2**20,
+            self.config.cache.folder,
+        )
+
+    # What a client does, in whatever process
+
+    def warm_up(self, client: int) -> Update | None:
+        """Return the client's reply before round 0."""
+        guard = self.protection.guard(client, "warm up")
+        generator = torch_rng(self.config.seed, "warm up", client)
+        reply = self.method.warm_up(self._visit(client, generator, guard))
+        return None if reply is None else guard.leave(reply, {})
+
+    def train(self, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
+        """Train one client for one round."""
+        client = download.client
+        generator = torch_rng(self.config.seed, "client", client, download.round)
+        guard = self.protection.guard(client, download.round)
+        limit = self.config.client_timeout
+        try:
+            deadline = None if limit is None else time.monotonic() + limit
+            visit = self._visit(client, generator, guard, deadline)
+            update, memory = self.method.update(visit, download, memory)
+        except Interrupted:
+            raise
+        except Exception as error:  # whatever goes wrong at one client must not end the run
+            raise ClientError(f"{type(error).__name__}: {error}") from error
+        for name, tensor in update.tensors.items():
+            if not torch.isfinite(tensor).all():
+                raise ClientError(f"its update of {name} is not finite")
+        return guard.leave(update, download.tensors), memory
+
+    def test(
+        self, clients: Sequence[int], download: Download, memory: ClientMemory, final: bool
+    ) -> Prediction:
+        """Test some clients together (one at a time where the method keeps memories)."""
+        samples = self.test_samples(clients)
+        tensors = self.for_test(clients, download, memory, final, samples)
+        predicted = []
+        with torch.no_grad():
+            for batch in samples.batches(self.config.evaluation.chunk):
+                predicted.append(self.method.predict(self.model, tensors, batch).argmax(1).cpu())
+        return Prediction(
+            np.concatenate([self.test_images(client) for client in clients]),
+            np.concatenate([np.full(self.test_size(client), client) for client in clients]),
+            samples.labels.numpy(),
+            torch.cat(predicted).numpy(),
+        )
+
+    def for_test(
+        self, clients: Sequence[int], download: Download, memory: ClientMemory, final: bool, samples: Samples
+    ) -> Tensors:
+        """Return the tensors these clients are tested with."""
+        if not self.method.keeps_memory:
+            return self.method.personalize(self.model, download, samples.log_priors, memory)
+        generator = torch_rng(self.config.seed, "test", clients[0], download.round)
+        guard = self.protection.guard(clients[0], "test")
+        return self.method.for_test(self._visit(clients[0], generator, guard), download, memory, final)
+
+    # Their images
+
+    def client(self, client: int) -> ClientData:
+        """Return the client with this id."""
+        return self.clients[self.places[client]]
+
+    def test_images(self, client: int) -> NDArray[np.int64]:
+        """Return the indices of the images the client is tested on."""
+        return self._parts(self.client(client))[1]
+
+    def test_size(self, client: int) -> int:
+        """Return the number of images the client is tested on."""
+        return len(self.test_images(client))
+
+    def test_samples(self, clients: Sequence[int]) -> Samples:
+        """Return the test images of some clients, each with its own client's priors."""
+        counts = torch.tensor([self.test_size(client) for client in clients])
+        priors = torch.stack([self.log_priors(client) for client in clients]).repeat_interleave(counts, 0)
+        labels = np.concatenate([self.dataset.labels[self.test_images(client)] for client in clients])
+        view = self.cache.view([2 * self.places[client] + 1 for client in clients])
+        return Samples(view, torch.from_numpy(labels), priors, self.stop.check)
+
+    def _parts(self, client: ClientData) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        on_validation = self.config.evaluation.on == "validation"
+        return client.train, client.validation if on_validation else client.test
+
+    def _check(self, deadline: float | None) -> None:
+        self.stop.check()
+        if deadline is not None and time.monotonic() > deadline:
+            raise ClientError(f"it took longer than client_timeout={self.config.client_timeout} s")
+
+    def log_priors(self, client: int) -> Tensor:
+        """Return the log of the client's class priors, smoothed as the method asks."""
+        priors = torch.from_numpy(self.client(client).class_priors)
+        share = self.method.prior_smoothing
+        return ((1 - share) * priors + share / len(priors)).log().float()
+
+    def _visit(
+        self, client: int, generator: torch.Generator, guard: Guard, deadline: float | None = None
+    ) -> Visit:
+        augment = flip_and_crop if self.config.data.augment == "flip+crop" else None
+        samples = Samples(
+            self.cache.view([2 * self.places[client]], augment),
+            torch.from_numpy(self.client(client).train_labels),
+            self.log_priors(client),
+            partial(self._check, deadline),
+        )
+        config = self.config
+        chunk, class_sums = config.evaluation.chunk, guard.class_sums
+        return Visit(client, self.model, samples, config.training, generator, chunk, class_sums)
