@@ -72,7 +72,10 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
 def resolve(
     settings: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, name: str = "custom"
 ) -> RunConfig:
-    """Validate settings: recipe, then its scale, the profile, the method's own table, overrides."""
+    """Validate settings: recipe, then its scale, the profile, the method's own table, overrides.
+
+    What a method fixes goes before all of these.
+    """
     overrides = dict(overrides or {})
     merged: dict[str, Any] = {"recipe": name}
     merge(merged, {key: value for key, value in settings.items() if key not in RECIPE_ONLY})
@@ -88,6 +91,7 @@ def resolve(
         merge(merged, _choice("profile", profile, getattr(METHODS.get(method), "profiles", {})))
     merge(merged, settings.get("per_method", {}).get(method, {}))
     merge(merged, overrides)
+    merge(merged, getattr(METHODS.get(method), "fixed", {}))
     return _validate(merged)
 
 

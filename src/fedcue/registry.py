@@ -68,6 +68,9 @@ class Registry:
         return part
 
 
+PAPER_METHODS = ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "pfedpg", "ppt", "pep")
+"""The methods the PEP-FedPT paper compares: what ``--methods all`` means, beside installed ones."""
+
 METHODS = Registry(
     "method",
     {
@@ -79,6 +82,8 @@ METHODS = Registry(
         "pfedpg": "fedcue.methods.pfedpg:PFedPG",
         "ppt": "fedcue.methods.ppt:PPT",
         "pep": "fedcue.methods.pep:PEP",
+        "ncm": "fedcue.methods.ncm:NCM",
+        "cue": "fedcue.methods.cue:Cue",
     },
 )
 DATASETS = Registry(

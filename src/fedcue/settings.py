@@ -40,6 +40,10 @@ class Evaluation(Options):
     validation_share: float = Field(
         default=0.1, gt=0, lt=1, description="of each client's training images, where on=validation"
     )
+    priors: Literal["labels", "uniform", "em"] = Field(
+        default="labels",
+        description="class priors at test: of training labels, all equal, or estimated from the test images",
+    )
     chunk: int = Field(default=200, ge=1, description="images per batch without gradients")
     cls_sample: int = Field(
         default=200, ge=0, description="test images whose cls tokens are kept for figures"

@@ -21,8 +21,8 @@ def config(*overrides: str) -> fedcue.RunConfig:
     return fedcue.configure("default", [*SMALL, "snapshots=[]", *overrides])
 
 
-def test_sparse_training_is_dense_training_bit_for_bit(tmp_path: Path) -> None:
-    settings = ("rounds=5", "method.period=2")
+@pytest.mark.parametrize("settings", [("rounds=5", "method.period=2"), ("rounds=2", "method=cue")])
+def test_sparse_training_is_dense_training_bit_for_bit(tmp_path: Path, settings: tuple[str, ...]) -> None:
     dense = fedcue.run(config(*settings), tmp_path / "dense")
     sparse = fedcue.run(config(*settings, "transport=sparse"), tmp_path / "sparse")
     assert (dense.folder / "model.safetensors").read_bytes() == (
@@ -87,8 +87,26 @@ def test_half_precision_halves_the_bytes(tmp_path: Path) -> None:
     assert half.mean_accuracy == pytest.approx(whole.mean_accuracy, abs=0.1)
 
 
-@pytest.mark.parametrize("setting", ["method.prior=uniform", "method.prior_smoothing=0.1"])
-def test_sparse_is_refused_where_every_class_counts(tmp_path: Path, setting: str) -> None:
-    with pytest.raises(ConfigError, match="Use transport=dense"):
-        fedcue.run(config("transport=sparse", setting), tmp_path / "run")
+def test_numbers_too_large_for_half_precision_travel_whole() -> None:
+    transport = Transport(config("transport.dtype=float16", "method=cue"))
+    sent = {"small": torch.tensor([1.5]), "large": torch.tensor([1e6]), "counts": torch.tensor([7])}
+    message, received = transport.upload(Update(0, 1, sent), {})
+    assert [tensor.dtype for tensor in message.tensors.values()] == [
+        torch.float16, torch.float32, torch.int64
+    ]  # fmt: skip
+    assert all(torch.equal(received.tensors[name], sent[name]) for name in sent)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("method.prior=uniform",),
+        ("method.prior_smoothing=0.1",),
+        ("method=cue", "method.logit_prior=test"),
+        ("method=cue", "privacy=dp"),
+    ],
+)
+def test_sparse_is_refused_where_every_class_counts(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="Use transport=dense|cannot protect"):
+        fedcue.run(config("transport=sparse", *settings), tmp_path / "run")
     assert not (tmp_path / "run").exists()

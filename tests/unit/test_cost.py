@@ -28,10 +28,32 @@ from fedcue.types import ClientMemory
 
 SHAPE = Architecture(width=32, depth=8, heads=2, patch=1, image_size=8, hidden=128)
 FLOATS = {
-    "cifar100-pathological": (76_800, 77_568, 86_016, 84_480, 141_312, 7_680, 76_800, 384_768),
-    "tinyimagenet-pathological": (153_600, 154_368, 162_816, 161_280, 218_112, 7_680, 153_600, 768_768),
-    "domainnet": (7_680, 8_448, 16_896, 15_360, None, 7_680, 7_680, 39_168),
-    "inaturalist": (923_904, 924_672, 933_120, 931_584, 988_416, 7_680, 923_904, 4_620_288),
+    "cifar100-pathological": (
+        76_800,
+        77_568,
+        86_016,
+        84_480,
+        141_312,
+        7_680,
+        76_800,
+        384_768,
+        76_900,
+        77_668,
+    ),
+    "tinyimagenet-pathological": (
+        153_600,
+        154_368,
+        162_816,
+        161_280,
+        218_112,
+        7_680,
+        153_600,
+        768_768,
+        153_800,
+        154_568,
+    ),
+    "domainnet": (7_680, 8_448, 16_896, 15_360, None, 7_680, 7_680, 39_168, 7_690, 8_458),
+    "inaturalist": (923_904, 924_672, 933_120, 931_584, 988_416, 7_680, 923_904, 4_620_288, 925_107, 925_875),
 }
 GMAC = {  # forward and backward, one image and epoch, of a ViT-B/16
     "fedvpt": (17.66, 18.26),
@@ -41,6 +63,7 @@ GMAC = {  # forward and backward, one image and epoch, of a ViT-B/16
     "pfedpg": (18.49, 19.16),
     "sgpt": (17.89 + 18.05, 18.51 + 12.55),
     "pep": (17.72, 18.33),
+    "cue": (17.66, 18.26),
 }
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedcue.types import Tensors
@@ -63,3 +66,40 @@ def move_prototypes(tensors: Tensors, momentum: float) -> dict[str, Tensor]:
         "prototypes": torch.where(seen[:, None], moved, old),
         "has_prototype": known | seen,
     }
+
+
+SHRINKAGE = 0.1
+"""Share of the covariance that is taken as equal in all directions."""
+
+
+def second_moments(vectors: Iterable[Tensor]) -> Tensor:
+    """Return the sum of ``x x^T`` over vectors ``[B, d]``: a client's part of a covariance."""
+    return sum((batch.double().T @ batch.double() for batch in vectors), torch.zeros(())).float().cpu()
+
+
+def whitening(moments: Tensor, prototypes: Tensor, counts: Tensor) -> Tensor:
+    """Return ``T [d, d]`` under which images spread about equally in all directions within a class.
+
+    From summed second moments ``[d, d]``, class means ``[C, d]`` and counts ``[C]``.
+    """
+    means, counts = prototypes.double(), counts.double()
+    within = moments.double() - (means.T * counts) @ means
+    spread = within / (counts.sum() - (counts > 0).sum()).clamp(min=1)
+    even = torch.eye(len(spread), dtype=spread.dtype) * spread.trace().clamp(min=1e-6) / len(spread)
+    return torch.linalg.inv(torch.linalg.cholesky((1 - SHRINKAGE) * spread + SHRINKAGE * even)).float()
+
+
+def prototype_head(
+    prototypes: Tensor, known: Tensor, scale: float, transform: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Return a linear head from prototypes ``[C, d]``: less their mean, and all of one length.
+
+    Both are meant after ``transform``. A prototype gives its own class the logit ``scale`` on average;
+    a class without one always has the logit 0.
+    """
+    mean = prototypes[known].mean(0)
+    rows = prototypes - mean if transform is None else (prototypes - mean) @ transform.T
+    length = scale / torch.linalg.vector_norm(rows[known], dim=-1).mean().clamp(min=1e-12)
+    rows = torch.where(known[:, None], length * F.normalize(rows, dim=-1), 0.0)
+    head = rows if transform is None else rows @ transform
+    return {"head": head, "head_bias": -head @ mean}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Methods = Annotated[
     str | None,
-    typer.Option("--methods", help="'all' or names, as in pep,fedvpt.", show_default="the recipe's"),
+    typer.Option("--methods", help="'all' (the paper's) or names: pep,fedvpt.", show_default="the recipe's"),
 ]
 Seeds = Annotated[
     str | None, typer.Option("--seeds", help="Seeds, as in 0,1,2.", show_default="the recipe's, or 0,1,2")

@@ -15,6 +15,7 @@ from fedcue.cli import (
     bench,
     compare,
     data,
+    evaluate,
     figure,
     list_,
     partition,
@@ -39,6 +40,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("predict")(predict.predict)
+app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
 app.command("report")(report.report)

@@ -14,6 +14,7 @@ from fedcue.cli.dry_run import show_plan
 from fedcue.errors import Interrupted
 
 if TYPE_CHECKING:
+    from fedcue.federate.run import Result
     from fedcue.settings import RunConfig
 
 
@@ -67,6 +68,11 @@ def start(
     if as_json:
         typer.echo(json.dumps({"folder": str(result.folder), **result.summary}))
         return
+    print_result(console, result)
+
+
+def print_result(console: Console, result: Result) -> None:
+    """Print a run's accuracies and where they are."""
     summary = result.summary
     heldout = summary["heldout_mean_accuracy"]
     console.print(

@@ -60,7 +60,8 @@ class Budget:
 
     def visit(self, clients: Iterable[int], round_: int) -> None:
         """Count the releases of a round that is about to start, unless the budget does not allow it."""
-        self.ledger.add(clients, 1 + self._statistics)
+        kinds, sent = self.config.method.kinds(), self.config.method.returned()
+        self.ledger.add(clients, 1 + any(kinds.get(name) == "class_sums" for name in sent))
         privacy = self.privacy
         if isinstance(privacy, DifferentialPrivacy) and self.epsilon > privacy.max_epsilon:
             raise FedcueError(

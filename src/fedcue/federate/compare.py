@@ -16,10 +16,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import tomli_w
-
 from fedcue.config import dump, resolve
-from fedcue.errors import FedcueError, Interrupted, RunFolderError
+from fedcue.errors import ConfigError, FedcueError, Interrupted, RunFolderError
 from fedcue.federate.grid import Job, show
 from fedcue.federate.roster import Roster
 from fedcue.federate.run import run
@@ -86,13 +84,18 @@ def state_of(job: Job) -> State:
 
 
 def difference(job: Job) -> str:
-    """Say how the configuration in a run's folder differs from the job's, or nothing."""
+    """Say how the configuration in a run's folder differs from the job's, or nothing.
+
+    A setting that did not exist yet when the run was made counts as its default.
+    """
     try:
-        there = tomllib.loads((job.folder / "config.toml").read_text(encoding="utf-8"))
+        given = tomllib.loads((job.folder / "config.toml").read_text(encoding="utf-8"))
+        there = dump(resolve(given, name=str(given.get("recipe"))))
     except (OSError, ValueError, RecursionError):
         return "it has no readable config.toml"
-    asked = tomllib.loads(tomli_w.dumps(dump(job.config)))
-    there, asked = (dict(_flat(table)) for table in (there, asked))
+    except ConfigError as error:
+        return f"its config.toml is of another version ({error})"
+    there, asked = (dict(_flat(table)) for table in (there, dump(job.config)))
     for key in [*asked, *there]:
         if there.get(key) != asked.get(key) and key.partition(".")[0] not in NO_EFFECT:
             return f"there {key}={show(there.get(key))}, asked for {key}={show(asked.get(key))}"

@@ -127,10 +127,9 @@ def _look_inside(
     seen = torch.zeros(federation.setting.classes)
     cls, labels = [], []
     for group in groups:
-        samples = federation.test_samples(group)
         download = method.download(state, group[0], config.seed)
         memory = memories.get(group[0], ClientMemory())
-        tensors = federation.for_test(group, download, memory, False, samples)
+        samples, tensors = federation.prepare_test(group, download, memory)
         for number, batch in enumerate(samples.batches(config.evaluation.chunk)):
             seen += torch.bincount(batch.labels.cpu(), minlength=len(seen))
             for name, values in method.inspect(model, tensors, batch).items():

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from fedcue.config import parse, read_recipe, resolve
 from fedcue.errors import ConfigError
-from fedcue.registry import METHODS, Options
+from fedcue.registry import METHODS, PAPER_METHODS, Options
 from fedcue.settings import RunConfig
 
 Values = Mapping[str, tuple[Any, ...]]
@@ -114,10 +114,13 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def read_methods(text: str | None, default: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the methods of ``--methods all | a,b,c``; without it those of the recipe, or all."""
-    names = list(default) if text is None else [name.strip() for name in text.split(",") if name.strip()]
-    if not names or names == ["all"]:
-        names = METHODS.names()
+    """Return the methods of ``--methods all,a,b``; without it those of the recipe, or all.
+
+    All are the paper's and those installed by other packages; our own are named beside it: ``all,ncm``.
+    """
+    given = list(default) if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    all_ = (*PAPER_METHODS, *(name for name in METHODS.names() if name not in METHODS.builtin))
+    names = [name for one in given or ["all"] for name in (all_ if one == "all" else (one,))]
     for name in names:
         METHODS.get(name)
     return tuple(dict.fromkeys(names))

@@ -122,7 +122,7 @@ def load(folder: str | Path) -> Model:
     except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
         raise RunFolderError(f"{folder} does not hold a usable model: {error}. Repeat the run.") from error
     assert isinstance(method, Method)
-    return Model(PromptedViT(backbone), method, state, setting, seed, classes, clients, _memories(folder))
+    return Model(PromptedViT(backbone), method, state, setting, seed, classes, clients, load_memories(folder))
 
 
 def _description(folder: Path) -> dict[str, Any]:
@@ -138,7 +138,8 @@ def _description(folder: Path) -> dict[str, Any]:
     return description
 
 
-def _memories(folder: Path) -> dict[int, ClientMemory]:
+def load_memories(folder: Path) -> dict[int, ClientMemory]:
+    """Return what the clients of a finished run remember."""
     path = folder / "clients.safetensors"
     tensors = load_file(path) if path.is_file() else {}
     memories: dict[int, dict[str, Tensor]] = {}

@@ -81,7 +81,7 @@ def check_protection(config: RunConfig) -> None:
     """Raise a ``ConfigError`` where method, rule and privacy do not go together."""
     method, aggregation, privacy = config.method, config.aggregate, config.privacy
     aggregation.check(config.clients_per_round)
-    privacy.check(method.name, method.returned(), method.kinds())
+    privacy.check(method.name, uploads(method), method.kinds())
     central = getattr(privacy, "where", None) == "central"
     if central and not aggregation.plain:
         raise ConfigError(
@@ -98,10 +98,15 @@ def check_protection(config: RunConfig) -> None:
         )
 
 
+def uploads(method: Method) -> tuple[str, ...]:
+    """Return the names of all tensors a client sends, before round 0 or after."""
+    return tuple(dict.fromkeys((*method.replied(), *method.returned())))
+
+
 def _check_robust(method: Method, aggregation: Aggregation) -> None:
     """Refuse methods whose uploads are not all trained copies of what every client was sent."""
     kinds: dict[str, Any] = dict(method.kinds())
-    bad = [name for name in method.returned() if kinds.get(name, "own") == "own"]
+    bad = [name for name in uploads(method) if kinds.get(name, "own") == "own"]
     if bad:
         raise ConfigError(
             f"aggregate={_described(aggregation)} cannot protect {method.name}: no mean over clients is "

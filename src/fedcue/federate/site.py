@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedcue.data.dataset import Dataset
 from fedcue.data.images import flip_and_crop
 from fedcue.data.store import PixelStore
 from fedcue.errors import ClientError, Interrupted
+from fedcue.evaluate.priors import estimate_priors
 from fedcue.federate.interrupt import StopFlag
 from fedcue.federate.protection import Guard, Protection
 from fedcue.methods.base import Method, Visit
@@ -104,8 +106,7 @@ class Site:
         self, clients: Sequence[int], download: Download, memory: ClientMemory, final: bool
     ) -> Prediction:
         """Test some clients together (one at a time where the method keeps memories)."""
-        samples = self.test_samples(clients)
-        tensors = self.for_test(clients, download, memory, final, samples)
+        samples, tensors = self.prepare_test(clients, download, memory, final)
         predicted = []
         with torch.no_grad():
             for batch in samples.batches(self.config.evaluation.chunk):
@@ -117,7 +118,29 @@ class Site:
             torch.cat(predicted).numpy(),
         )
 
-    def for_test(
+    def prepare_test(
+        self, clients: Sequence[int], download: Download, memory: ClientMemory, final: bool = False
+    ) -> tuple[Samples, Tensors]:
+        """Return the test images of some clients, under the priors asked for, and their tensors."""
+        samples, kind = self.test_samples(clients), self.config.evaluation.priors
+        if kind != "labels":
+            even = -math.log(self.setting.classes)
+            samples = replace(samples, log_priors=torch.full_like(samples.log_priors, even))
+        tensors = self._for_test(clients, download, memory, final, samples)
+        if kind == "em":
+            samples = replace(samples, log_priors=self._estimated_priors(clients, samples, tensors))
+            tensors = self._for_test(clients, download, memory, final, samples)
+        return samples, tensors
+
+    @torch.no_grad()
+    def _estimated_priors(self, clients: Sequence[int], samples: Samples, tensors: Tensors) -> Tensor:
+        """Estimate each client's priors from what the method says of its images under even priors."""
+        batches = samples.batches(self.config.evaluation.chunk)
+        logits = torch.cat([self.method.logits(self.model, tensors, batch).cpu() for batch in batches])
+        parts = logits.split([self.test_size(client) for client in clients])
+        return torch.cat([estimate_priors(own).log().float().expand(len(own), -1) for own in parts])
+
+    def _for_test(
         self, clients: Sequence[int], download: Download, memory: ClientMemory, final: bool, samples: Samples
     ) -> Tensors:
         """Return the tensors these clients are tested with."""

@@ -28,6 +28,8 @@ def check_transport(config: RunConfig) -> None:
         "privacy=dp": config.privacy.name == "dp",
         "method.prior=uniform": getattr(config.method, "prior", "client") == "uniform",
         "method.prior_smoothing above 0": config.method.prior_smoothing > 0,
+        f"method.logit_prior={config.method.logit_prior}": "head" in config.method.class_rows
+        and config.method.logit_prior != "train+test",
     }
     for reason, holds in reasons.items():
         if holds and config.transport.name == "sparse":
@@ -102,7 +104,7 @@ class Transport:
         return next((tensors[name].shape[axis] for name, axis in self.rows.items() if name in tensors), 0)
 
     def _encode(self, tensors: Tensors, client: int) -> dict[str, Tensor]:
-        message = {n: t.half() if self.half and t.is_floating_point() else t for n, t in tensors.items()}
+        message = {name: _halved(t) if self.half else t for name, t in tensors.items()}
         classes = self.classes.get(client)
         sparse = [name for name in message if name in self.rows]
         if classes is None or not sparse:
@@ -121,3 +123,9 @@ class Transport:
             base = reference[name] if name in reference else rows.new_zeros(shape)
             whole[name] = base.index_copy(axis, held.long(), rows)
         return whole
+
+
+def _halved(tensor: Tensor) -> Tensor:
+    """Return numbers in float16, unless one is too large for it or they are no floats."""
+    half = tensor.half() if tensor.is_floating_point() else tensor
+    return half if torch.isfinite(half).all() else tensor

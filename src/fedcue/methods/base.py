@@ -83,6 +83,8 @@ class Method(Options):
     """Tensors sent to clients that seldom change."""
     supports_heldout: ClassVar[bool] = True
     """Whether a client that never trained can be served."""
+    fixed: ClassVar[dict[str, Any]] = {}
+    """Settings that follow from the method, whatever a recipe or the user gives."""
     profiles: ClassVar[dict[str, dict[str, Any]]] = {"paper": PAPER, "native": PAPER}
     """Settings by profile: the PEP-FedPT paper's, and the method's own publication's if it has one."""
 
@@ -125,6 +127,10 @@ class Method(Options):
     def returned(self) -> tuple[str, ...]:
         """Return the names of the tensors that a client sends back."""
         return self.shared()
+
+    def replied(self) -> tuple[str, ...]:
+        """Return the names of the tensors that a client sends before round 0."""
+        return ()
 
     def kinds(self) -> dict[str, Kind]:
         """Return what each returned tensor is; what is left out, no privacy or robust rule admits."""

@@ -88,6 +88,10 @@ class PEP(Method):
         """Return the trained tensors, the client's centroids and which classes have one."""
         return (*self.shared(), *tuple(CENTROIDS) * bool(self.layers))
 
+    def replied(self) -> tuple[str, ...]:
+        """Return the centroids and which classes have one."""
+        return CENTROIDS * bool(self.layers)
+
     def kinds(self) -> dict[str, Kind]:
         """Declare the centroids beside the trained tensors."""
         centroids: dict[str, Kind] = {"centroids": "class_sums", "holds": "class_counts"}

@@ -165,6 +165,20 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     return records
 
 
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Return the summary of a finished run."""
+    path = folder / "summary.json"
+    if not path.is_file():
+        raise RunFolderError(f"{folder} holds no summary.json: the run is not finished. Resume it first.")
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunFolderError(f"{path} is damaged: {error}. Repeat the run.") from error
+    if not isinstance(summary, dict):
+        raise RunFolderError(f"{path} is damaged: it must hold an object. Repeat the run.")
+    return summary
+
+
 def environment() -> dict[str, str]:
     """Return the versions a result depends on."""
     versions = {name: version(name) for name in ("fedcue", "torch", "numpy")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedcue.methods.base import Visit
 from fedcue.model.prompted import Prefix, PromptedViT, no_prompts
-from fedcue.model.vit import Architecture
+from fedcue.model.vit import Architecture, VisionTransformer
 from fedcue.registry import METHODS
 from fedcue.settings import Training
 from fedcue.train.samples import Samples
@@ -27,6 +27,10 @@ class Weightless(PromptedViT):
 
     def __init__(self) -> None:
         self.architecture, self.depth = BASE, BASE.depth
+        self.backbone = VisionTransformer(replace(BASE, depth=0))
+
+    def features(self, prefix, prompts, read=1):
+        return torch.zeros(len(prefix.tokens), read, BASE.width)
 
     def cls_tokens(self, prefix, prompts, blocks):
         return torch.zeros(len(prefix.tokens), len(blocks), BASE.width)
@@ -83,6 +87,9 @@ def counted(name: str, **options: object) -> tuple[int, int]:
         ("ppt", {}, 76_800),
         ("pep", {}, 384_768),
         ("pep", {"layers": ()}, 77_568),
+        ("ncm", {}, 76_900),
+        ("cue", {}, 77_668),
+        ("cue", {"head_bias": False}, 77_568),
     ],
 )
 def test_floats_per_client_and_round(name, options, floats):

@@ -1,0 +1,92 @@
+"""Keep what is small of finished runs under docs/results, and make the tables and figures of them.
+
+    python scripts/results.py docs/results/cpu RUNS    # RUNS/RECIPE/METHOD-seedN are run folders
+    python scripts/results.py docs/results/cpu         # tables and figures again from what is kept
+
+Weights stay where they are, and so do the paths of this machine: data.root and the backbone's folder
+become PATH/NAME.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+
+import tomli_w
+
+from fedcue.config import read_recipe, recipes
+from fedcue.report import tables
+from fedcue.report.catalogue import build
+from fedcue.report.draw import save
+from fedcue.report.runs import find_runs
+from fedcue.report.series import series_of
+
+KEPT = ("summary.json", "metrics.jsonl", "clients.csv")
+ORDER = ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "pfedpg", "ppt", "pep", "ncm", "cue")
+SHOWN = ("method.logit_prior", "evaluation.priors", "method.whiten")
+"""Settings that tell variants of a method apart."""
+
+
+def keep(source: Path, target: Path) -> None:
+    """Copy the small files of every finished run below ``source``."""
+    for run in find_runs([source]):
+        if run.state != "finished":
+            print(f"left out, {run.state}: {run.path}")
+            continue
+        folder = target / run.path.relative_to(source)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in KEPT:
+            if (run.path / name).is_file():
+                shutil.copy(run.path / name, folder / name)
+        config = tomllib.loads((run.path / "config.toml").read_text())
+        if "root" in config["data"]:
+            config["data"]["root"] = f"PATH/{Path(config['data']['root']).name}"
+        if "/" in config["backbone"]["name"]:
+            config["backbone"]["name"] = f"PATH/{Path(config['backbone']['name']).name}"
+        (folder / "config.toml").write_text(tomli_w.dumps(config))
+
+
+def variant(folder: Path) -> tuple[str, str]:
+    """Return a run's method and what sets it apart from the method as it comes."""
+    config = tomllib.loads((folder / "config.toml").read_text())
+    method, usual = config["method"]["name"], {"evaluation.priors": "labels"}
+    usual |= {"method.logit_prior": "none", "method.whiten": False}
+    if method == "cue":
+        usual |= {"method.logit_prior": "train+test", "method.whiten": True}
+    texts = []
+    for key in SHOWN:
+        section, name = key.split(".")
+        value = config[section].get(name, usual[key])
+        if value != usual[key]:
+            texts.append(f"{key}={str(value).lower()}")
+    return method, " ".join(texts)
+
+
+def tabulate(recipe: Path) -> None:
+    """Write the comparison of one recipe's runs, and the curves of those tested in several rounds."""
+    groups: dict[tuple[str, str], list[Path]] = {}
+    folders = sorted(path.parent for path in recipe.glob("*/config.toml"))
+    for folder in sorted(folders, key=lambda f: (ORDER.index(variant(f)[0]), variant(f)[1], f.name)):
+        groups.setdefault(variant(folder), []).append(folder)
+    known = read_recipe(recipe.name)[1] if recipe.name in recipes() else {}
+    tables.compare(groups, known.get("compare", {}).get("target", 0.8)).write(recipe)
+    plain = [path for (_, text), paths in groups.items() if not text for path in paths]
+    runs = [run for run in find_runs(plain) if len(run.rounds) > 1]
+    if runs:
+        for name in ("accuracy-rounds", "accuracy-bytes"):
+            save(build(name, series_of(runs)), recipe / f"{name}.png")
+
+
+def main() -> None:
+    """Keep runs, if a folder of them is given; then make every table and figure anew."""
+    target = Path(sys.argv[1])
+    if len(sys.argv) > 2:
+        keep(Path(sys.argv[2]), target)
+    for recipe in sorted(path for path in target.iterdir() if path.is_dir()):
+        tabulate(recipe)
+
+
+if __name__ == "__main__":
+    main()

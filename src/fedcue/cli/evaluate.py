@@ -1,0 +1,46 @@
+"""``fedcue evaluate``: test a finished run again under other priors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedcue.cli.arguments import Json, Out
+from fedcue.cli.run import print_result
+
+
+def evaluate(
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="method.logit_prior=none|test, evaluation.priors=labels|uniform|em.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Out = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Test a finished run again with other class priors, in seconds instead of a run.
+
+    The result is a run folder of its own, beside the run, that compare and report read like any other.
+
+    For example:
+
+      fedcue evaluate runs/fedvpt-seed0 method.logit_prior=test
+
+      fedcue evaluate runs/pep-seed0 evaluation.priors=em
+    """
+    from fedcue.federate.retest import retest
+
+    result = retest(folder, settings or [], out, overwrite=overwrite)
+    if as_json:
+        typer.echo(json.dumps({"folder": str(result.folder), **result.summary}))
+    else:
+        print_result(Console(soft_wrap=True), result)

@@ -1,0 +1,114 @@
+"""Cue: the head starts as class prototypes, priors make it personal, prompts are then tuned.
+
+All parameters are global. A client trains the prompts and the head's rows of its own classes; the
+rows of other classes neither move nor travel (``transport=sparse``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedcue.aggregate.mean import Combine, sum_updates
+from fedcue.aggregate.prototypes import first_prototypes, prototype_head, second_moments, whitening
+from fedcue.errors import ConfigError
+from fedcue.methods.base import Method, Visit, initial_prompts
+from fedcue.model.prompted import PromptedViT, Prompter
+from fedcue.model.prompts import deep
+from fedcue.train.local import HEAD
+from fedcue.train.samples import Batch
+from fedcue.types import ClientMemory, Download, Kind, ServerState, Setting, Tensors, Update
+
+
+class Cue(Method):
+    """Prototypes for a head, log priors on its logits in training and test, shared prompts."""
+
+    name: ClassVar[str] = "cue"
+    prompt_names: ClassVar[tuple[str, ...]] = ("prompts",)
+    class_rows: ClassVar[dict[str, int]] = {"head": 0, "head_bias": 0, "centroids": 1, "holds": 0}
+
+    head_bias: bool = Field(default=True, description="centre the images too, not the prototypes alone")
+    logit_prior: Literal["none", "test", "train+test"] = Field(
+        default="train+test", description="add the log of the client's class prior to the logits"
+    )
+    prompts: int = Field(default=1, ge=1, description="number of prompts per block")
+    blocks: int = Field(default=1, ge=1, description="first blocks with prompts of their own")
+    prompt_init: Literal["vpt", "zeros"] = "vpt"
+    head_init: Literal["prototypes", "random"] = "prototypes"
+    scale: float = Field(default=10.0, gt=0, description="first logit of a class's own prototype")
+    whiten: bool = Field(default=True, description="send second moments too: make directions comparable")
+
+    def check(self, setting: Setting) -> None:
+        """Refuse prompts for blocks the backbone does not have."""
+        if self.blocks > setting.depth:
+            raise ConfigError(
+                f"method.blocks={self.blocks} is more than the backbone has: {setting.depth}. "
+                "Give a smaller number."
+            )
+
+    def bare_blocks(self, setting: Setting) -> tuple[int, ...]:
+        """Return the output: the first prototypes are of the bare backbone's final cls token."""
+        return (setting.depth,)
+
+    def replied(self) -> tuple[str, ...]:
+        """Return the class sums and counts and, if asked for, the second moments."""
+        return ("centroids", "holds", *("moments",) * self.whiten)
+
+    def kinds(self) -> dict[str, Kind]:
+        """Declare the centroids of the warm-up beside the trained tensors."""
+        return {**super().kinds(), "centroids": "class_sums", "holds": "class_counts"}
+
+    def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
+        """Return the head and the prompts ``[blocks, n, d]``."""
+        prompts = initial_prompts("prompts", self.blocks * self.prompts, setting, seed, self.prompt_init)
+        return {**super().initial(setting, seed), "prompts": prompts.view(self.blocks, self.prompts, -1)}
+
+    def warm_up(self, visit: Visit) -> Update | None:
+        """Send what the head is made of, from the bare backbone's final cls tokens."""
+
+        def final(batch: Batch) -> Tensor:
+            return visit.model.backbone.norm(batch.bare_cls)
+
+        reply = visit.centroids(final, "count")
+        if self.whiten:
+            batches = visit.samples.batches(visit.chunk)
+            reply["moments"] = second_moments(final(batch)[:, 0] for batch in batches)
+        return Update(visit.client, len(visit.samples), reply)
+
+    def start(
+        self, setting: Setting, seed: int, replies: Iterable[Update], combine: Combine = sum_updates
+    ) -> ServerState:
+        """Make the head of the class means of all clients' images."""
+        sums, tensors = combine(replies), self.initial(setting, seed)
+        if self.head_init == "random":
+            return ServerState(0, tensors)
+        counts = sums.total("holds")
+        means = first_prototypes(sums.total("centroids"), counts)["prototypes"][0]
+        transform = whitening(sums.total("moments"), means, counts) if self.whiten else None
+        head = prototype_head(means, counts > 0, self.scale, transform)
+        return ServerState(0, {name: head.get(name, tensor) for name, tensor in tensors.items()})
+
+    def update(self, visit: Visit, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
+        """Train the prompts and the head's rows of the classes that have a prior here.
+
+        With the prior in the loss no other row has a gradient; left out, it has no decay either.
+        """
+        if self.logit_prior != "train+test":
+            return super().update(visit, download, memory)
+        own = (visit.samples.log_priors > -torch.inf).nonzero()[:, 0].to(visit.model.device)
+        sent, loss = download.tensors, self.loss(visit.model, download.tensors)
+
+        def whole(trained: Tensors) -> dict[str, Tensor]:
+            return {n: sent[n].index_copy(0, own, t) if n in HEAD else t for n, t in trained.items()}
+
+        start = {name: tensor[own] if name in HEAD else tensor for name, tensor in sent.items()}
+        trained, value = visit.fit(lambda now, batch: loss(whole(now), batch), start, download.round)
+        return Update(visit.client, len(visit.samples), whole(trained), value), memory
+
+    def prompter(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Prompter:
+        """Give each of the first blocks its prompts; the last ones flow to the end."""
+        return deep(tensors["prompts"])

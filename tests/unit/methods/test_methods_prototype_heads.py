@@ -1,0 +1,116 @@
+"""NCM and Cue: heads made of class means, and rows of other classes that stay where they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedcue.aggregate.prototypes import SHRINKAGE, prototype_head, second_moments, whitening
+from fedcue.methods.cue import Cue
+from fedcue.methods.ncm import NCM
+from fedcue.model.prompted import no_prompts
+from fedcue.settings import Training
+
+CLIENTS = range(3)  # the fourth one of the tiny federation is held out
+
+
+def features_and_labels(tiny) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bare backbone's final cls tokens of all training images."""
+    parts = []
+    for client in CLIENTS:
+        samples = tiny.samples(client)
+        batch = next(samples.batches(len(samples)))
+        parts.append((tiny.model.features(batch.inputs, no_prompts)[:, 0], batch.labels))
+    return tuple(torch.cat(part).double().numpy() for part in zip(*parts, strict=True))
+
+
+def expected_head(x: np.ndarray, labels: np.ndarray, scale: float, whiten: bool) -> dict[str, np.ndarray]:
+    """Compute the head from the images themselves, all in one place."""
+    means = np.stack([x[labels == c].mean(0) for c in range(4)])
+    transform = np.eye(x.shape[1])
+    if whiten:
+        within = x - means[labels.astype(int)]
+        spread = within.T @ within / (len(x) - 4)
+        even = np.eye(len(spread)) * np.trace(spread) / len(spread)
+        transform = np.linalg.inv(np.linalg.cholesky((1 - SHRINKAGE) * spread + SHRINKAGE * even))
+    centre = means.mean(0)
+    rows = (means - centre) @ transform.T
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    head = scale / lengths.mean() * (rows / lengths) @ transform
+    return {"head": head, "head_bias": -head @ centre}
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+def test_ncm_is_the_head_of_all_images_class_means(federation, whiten):
+    tiny = federation(NCM(whiten=whiten, scale=3.0))
+    expected = expected_head(*features_and_labels(tiny), 3.0, whiten)
+    for name, tensor in tiny.start().tensors.items():
+        torch.testing.assert_close(tensor.double().numpy(), expected[name], rtol=2e-3, atol=2e-3)
+
+
+def test_cue_starts_where_a_whitened_ncm_ends(federation):
+    ncm, cue = federation(NCM(whiten=True)).start().tensors, federation(Cue()).start().tensors
+    for name in ("head", "head_bias"):
+        torch.testing.assert_close(cue[name], ncm[name], rtol=1e-3, atol=1e-3)
+
+
+def test_ncm_has_no_rounds_whatever_is_asked_for():
+    from fedcue.config import load
+
+    assert load("default", ["method=ncm", "rounds=7"]).rounds == 0
+    assert load("default", ["method=cue", "rounds=7"]).rounds == 7
+
+
+def test_a_class_nobody_holds_has_the_logit_zero():
+    prototypes, known = torch.randn(3, 5), torch.tensor([True, False, True])
+    head = prototype_head(prototypes, known, 10.0)
+    logits = torch.randn(7, 5) @ head["head"].T + head["head_bias"]
+    assert torch.equal(logits[:, 1], torch.zeros(7))
+    assert logits[:, [0, 2]].abs().min() > 0
+
+
+def test_moments_can_be_added_up_over_clients():
+    x = torch.randn(10, 4, dtype=torch.float64)
+    torch.testing.assert_close(second_moments([x[:3], x[3:]]), (x.T @ x).float())
+
+
+def test_whitening_makes_the_spread_within_classes_even():
+    generator = torch.Generator().manual_seed(0)
+    labels, shape = torch.arange(3000) % 3, torch.diag(torch.tensor([5.0, 1.0, 0.5, 2.0]))
+    x = torch.randn(3000, 4, generator=generator) @ shape + 3 * labels[:, None]
+    counts = torch.bincount(labels)
+    means = torch.stack([x[labels == c].mean(0) for c in range(3)])
+    white = (x - means[labels]) @ whitening(second_moments([x]), means, counts).T
+    spreads, before = white.var(0), (x - means[labels]).var(0)
+    assert before.max() / before.min() > 80
+    assert spreads.max() / spreads.min() < 5
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_rows_of_other_classes_do_not_move(federation, decay):
+    training = Training(lr=0.1, epochs=2, batch_size=8, weight_decay=decay)
+    tiny = federation(Cue(scale=1.0), images=8, training=training)
+    state = tiny.start()
+    update, _ = tiny.update(state, 0)  # of classes 0 and 1
+    for name in ("head", "head_bias"):
+        moved = (update.tensors[name] != state.tensors[name]).view(4, -1).any(1)
+        assert moved.tolist() == [True, True, False, False]
+
+
+def test_without_the_prior_in_the_loss_every_row_moves(federation):
+    tiny = federation(Cue(scale=1.0, logit_prior="test"), images=8)
+    state = tiny.start()
+    update, _ = tiny.update(state, 0)
+    assert (update.tensors["head"] != state.tensors["head"]).any(1).all()
+
+
+def test_deep_prompts_are_one_set_per_block(federation):
+    run = federation(Cue(blocks=3, prompts=2), images=8).run(1)
+    assert run.state.tensors["prompts"].shape == (3, 2, 32)
+    assert torch.isfinite(run.predict(3)).any()
+
+
+def test_a_random_head_is_the_ablation(federation):
+    states = [federation(Cue(head_init=kind)).start().tensors["head"] for kind in ("prototypes", "random")]
+    assert states[0].norm() != states[1].norm()
