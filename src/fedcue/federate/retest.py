@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from fedcue.config import dump, parse, read_recipe, resolve
 from fedcue.errors import ConfigError, RunFolderError
-from fedcue.federate.evaluation import Evaluation, analyse, evaluate
+from fedcue.federate.evaluation import Evaluation
 from fedcue.federate.executor import Executor
 from fedcue.federate.federation import Federation
 from fedcue.federate.grid import folder_name
@@ -49,12 +49,13 @@ def retest(
     try:
         with federation.stop.on_signals(), Executor(federation, config.workers) as executor:
             memories = load_memories(folder)
-            found = evaluate(executor, state, memories, final=True)
+            found = executor.evaluate(state, memories, final=True)
+            insight = executor.insight(state, memories, found)
         target.write_config(dump(config))
         target.write_clients(found.client_rows())
         target.write_memories(memories)
-        target.write_model(state.tensors, describe_model(federation))
-        target.write_analysis(analyse(federation, state, memories, found))
+        target.write_model(state.tensors, describe_model(federation.roster, insight.class_priors))
+        target.write_analysis(insight.analysis)
         rounds = _rounds(folder, found)
         for record in rounds:
             target.append_metrics(record)
