@@ -86,7 +86,9 @@ def whitening(moments: Tensor, prototypes: Tensor, counts: Tensor) -> Tensor:
     within = moments.double() - (means.T * counts) @ means
     spread = within / (counts.sum() - (counts > 0).sum()).clamp(min=1)
     even = torch.eye(len(spread), dtype=spread.dtype) * spread.trace().clamp(min=1e-6) / len(spread)
-    return torch.linalg.inv(torch.linalg.cholesky((1 - SHRINKAGE) * spread + SHRINKAGE * even)).float()
+    triangle = torch.linalg.cholesky((1 - SHRINKAGE) * spread + SHRINKAGE * even)
+    inverse: Tensor = torch.linalg.inv(triangle)
+    return inverse.float()
 
 
 def prototype_head(

@@ -19,6 +19,7 @@ from fedcue.errors import ConfigError
 from fedcue.methods.base import Method, Visit, initial_prompts
 from fedcue.model.prompted import PromptedViT, Prompter
 from fedcue.model.prompts import deep
+from fedcue.model.vit import Architecture
 from fedcue.train.local import HEAD
 from fedcue.train.samples import Batch
 from fedcue.types import ClientMemory, Download, Kind, ServerState, Setting, Tensors, Update
@@ -50,10 +51,6 @@ class Cue(Method):
                 "Give a smaller number."
             )
 
-    def bare_blocks(self, setting: Setting) -> tuple[int, ...]:
-        """Return the output: the first prototypes are of the bare backbone's final cls token."""
-        return (setting.depth,)
-
     def replied(self) -> tuple[str, ...]:
         """Return the class sums and counts and, if asked for, the second moments."""
         return ("centroids", "holds", *("moments",) * self.whiten)
@@ -64,20 +61,26 @@ class Cue(Method):
 
     def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
         """Return the head and the prompts ``[blocks, n, d]``."""
-        prompts = initial_prompts("prompts", self.blocks * self.prompts, setting, seed, self.prompt_init)
-        return {**super().initial(setting, seed), "prompts": prompts.view(self.blocks, self.prompts, -1)}
+        return {**super().initial(setting, seed), "prompts": self.first_prompts(setting)}
+
+    def first_prompts(self, sizes: Setting | Architecture) -> Tensor:
+        """Return the first prompts: the same in every run, so that clients know them beforehand."""
+        prompts = initial_prompts("prompts", self.blocks * self.prompts, sizes, 0, self.prompt_init)
+        return prompts.view(self.blocks, self.prompts, -1)
 
     def warm_up(self, visit: Visit) -> Update | None:
-        """Send what the head is made of, from the bare backbone's final cls tokens."""
+        """Send what the head is made of, from the final cls tokens under the first prompts."""
+        tensors = {"prompts": self.first_prompts(visit.model.architecture).to(visit.model.device)}
+        seen: list[Tensor] = []
 
         def final(batch: Batch) -> Tensor:
-            return visit.model.backbone.norm(batch.bare_cls)
+            tokens = visit.model.features(batch.inputs, self.prompter(visit.model, tensors, batch))
+            seen.append(tokens[:, 0])
+            return tokens
 
         reply = visit.centroids(final, "count")
-        if self.whiten:
-            batches = visit.samples.batches(visit.chunk)
-            reply["moments"] = second_moments(final(batch)[:, 0] for batch in batches)
-        return Update(visit.client, len(visit.samples), reply)
+        moments = {"moments": second_moments(seen)} if self.whiten else {}
+        return Update(visit.client, len(visit.samples), {**reply, **moments})
 
     def start(
         self, setting: Setting, seed: int, replies: Iterable[Update], combine: Combine = sum_updates

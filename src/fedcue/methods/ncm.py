@@ -45,15 +45,16 @@ class NCM(Method):
 
     def warm_up(self, visit: Visit) -> Update | None:
         """Send sums and counts of the final cls tokens by class and, if asked for, second moments."""
+        seen: list[Tensor] = []
 
         def final(batch: Batch) -> Tensor:
-            return visit.model.features(batch.inputs, no_prompts)
+            tokens = visit.model.features(batch.inputs, no_prompts)
+            seen.append(tokens[:, 0])
+            return tokens
 
         reply = visit.centroids(final, "count")
-        if self.whiten:
-            batches = visit.samples.batches(visit.chunk)
-            reply["moments"] = second_moments(final(batch)[:, 0] for batch in batches)
-        return Update(visit.client, len(visit.samples), reply)
+        moments = {"moments": second_moments(seen)} if self.whiten else {}
+        return Update(visit.client, len(visit.samples), {**reply, **moments})
 
     def start(
         self, setting: Setting, seed: int, replies: Iterable[Update], combine: Combine = sum_updates

@@ -90,7 +90,7 @@ class PEP(Method):
 
     def replied(self) -> tuple[str, ...]:
         """Return the centroids and which classes have one."""
-        return CENTROIDS * bool(self.layers)
+        return tuple(CENTROIDS) * bool(self.layers)
 
     def kinds(self) -> dict[str, Kind]:
         """Declare the centroids beside the trained tensors."""
