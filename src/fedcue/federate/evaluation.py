@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,8 @@ class Evaluation:
     correct: NDArray[np.int64]
     total: NDArray[np.int64]
     prediction: Prediction | None = None
+    missing: Mapping[int, str] = field(default_factory=dict)
+    """Clients that were asked in vain, and why."""
 
     @classmethod
     def of(cls, roster: Roster, prediction: Prediction) -> Evaluation:

@@ -16,6 +16,7 @@ from fedcue.data.dataset import Dataset
 from fedcue.data.store import PixelStore
 from fedcue.federate.counting import Meter, Work, counting_vit
 from fedcue.federate.federation import Federation
+from fedcue.federate.site import Site
 from fedcue.methods.base import Visit
 from fedcue.model.frozen import Level, kept
 from fedcue.model.prompted import Prefix, PromptedViT, no_prompts
@@ -95,24 +96,10 @@ class CountedVisit(Visit):
         return {name: tensor.detach() for name, tensor in trained.items()}, 0.0
 
 
-class Outline(Federation):
-    """A federation without images: data as described, a model that counts, visits of a few images."""
+class Counted(Site):
+    """Clients without images: frozen values that are counted, visits of an image per class."""
 
-    def __init__(self, config: RunConfig) -> None:
-        self.meter = Meter()
-        evaluation = config.evaluation.model_copy(update={"chunk": CHUNK})
-        super().__init__(config.model_copy(update={"evaluation": evaluation, "device": "cpu"}))
-
-    def _load_dataset(self) -> Dataset:
-        return self.config.data.outline(self.config.seed)  # type: ignore[no-any-return]
-
-    def _load_model(self) -> PromptedViT:
-        backbone = self.config.backbone
-        return counting_vit(shape_of(backbone.name, backbone.image_size), self.meter)
-
-    def _decode(self, dataset: Dataset, indices: NDArray[np.int64], size: int) -> PixelStore:
-        nothing = torch.empty(0, dtype=torch.int64)
-        return PixelStore(nothing, nothing, np.empty(0, dtype=np.int64))
+    meter: Meter
 
     @cached_property
     def cache(self) -> Any:
@@ -128,3 +115,28 @@ class Outline(Federation):
         visit = super()._visit(*arguments, **named)
         samples = replace(visit.samples, labels=visit.samples.labels.unique())
         return CountedVisit(**{**vars(visit), "samples": samples}, meter=self.meter)
+
+
+class Outline(Counted, Federation):
+    """A federation without images: data as described, a model that counts, visits of a few images."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.meter = Meter()
+        evaluation = config.evaluation.model_copy(update={"chunk": CHUNK})
+        super().__init__(config.model_copy(update={"evaluation": evaluation, "device": "cpu"}))
+
+    def _load_dataset(self) -> Dataset:
+        return self.config.data.outline(self.config.seed)  # type: ignore[no-any-return]
+
+    def _load_model(self) -> PromptedViT:
+        backbone = self.config.backbone
+        return counting_vit(shape_of(backbone.name, backbone.image_size), self.meter)
+
+    def _decode(self, dataset: Dataset, indices: NDArray[np.int64], size: int) -> PixelStore:
+        return no_pixels()
+
+
+def no_pixels() -> PixelStore:
+    """Return a store without images."""
+    nothing = torch.empty(0, dtype=torch.int64)
+    return PixelStore(nothing, nothing, np.empty(0, dtype=np.int64))

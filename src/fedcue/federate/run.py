@@ -99,7 +99,7 @@ class Run:
             while state.round < self.config.rounds:
                 state = self._round(state)
             return self._finish(state)
-        except Interrupted:
+        except (Interrupted, FedcueError):
             self.folder.checkpoints.write(self._checkpoint_of(state))
             raise
 
@@ -155,7 +155,7 @@ class Run:
         every = self.config.evaluation.every
         if last or (every and state.round % every == 0):
             evaluation = self.engine.evaluate(state, self.memories, final=last)
-            record |= evaluation.metrics()
+            record |= evaluation.metrics() | _with_missing(record, evaluation)
             self.evaluation = evaluation if last else None
         record["seconds"] = time.perf_counter() - started
         self.totals["seconds"] += record["seconds"]
@@ -227,6 +227,12 @@ class Run:
         }
         self.folder.write_summary(summary)
         return Result(self.folder.path, summary, rounds)
+
+
+def _with_missing(record: Mapping[str, Any], evaluation: Evaluation) -> dict[str, Any]:
+    """Return the round's failures with those of its evaluation, if there are any."""
+    missing = [{"step": "evaluate", "client": c, "reason": why} for c, why in evaluation.missing.items()]
+    return {"failures": [*record.get("failures", []), *missing]} if missing else {}
 
 
 def describe_model(roster: Roster, class_priors: Mapping[int, NDArray[np.float64]]) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""The same runs on real machines, over Flower: the only package that imports flwr."""

@@ -1,0 +1,151 @@
+"""The server's half of a deployment: a Flower ServerApp around the simulator's own run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shlex
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from pydantic import Field, ValidationError
+
+from fedcue.config import dump, load
+from fedcue.errors import ConfigError, RunFolderError
+from fedcue.federate.observer import Observer
+from fedcue.federate.roster import Roster
+from fedcue.federate.run import Result, Run
+from fedcue.flower.engine import FlowerEngine, Patience
+from fedcue.flower.network import Network
+from fedcue.flower.terms import Terms
+from fedcue.model.shapes import shape_of
+from fedcue.record.folder import RunFolder
+from fedcue.registry import Options
+from fedcue.settings import RunConfig
+
+log = logging.getLogger(__name__)
+app = ServerApp()
+
+
+class Deployment(Options):
+    """What the server is told: Flower's run config, ``--run-config 'key=value ...'``."""
+
+    recipe: str = "default"
+    settings: str = Field(default="", description="overrides as for fedcue run, such as 'rounds=3 seed=1'")
+    out: str = Field(description="run folder, an absolute path on the server")
+    clients: int = Field(default=0, ge=0, description="number of clients; 0: as many as the partition says")
+    round_timeout: float = Field(default=600.0, gt=0, description="seconds a round waits for replies")
+    node_timeout: float = Field(default=300.0, gt=0, description="seconds to wait for enough nodes")
+    poll: float = Field(default=0.5, gt=0, description="seconds between looking for replies")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Deployment:
+        """Read Flower's run config, whose keys may be written with hyphens."""
+        try:
+            return cls.model_validate({key.replace("-", "_"): value for key, value in values.items()})
+        except ValidationError as error:
+            lines = [f"{problem['loc'][0]}: {problem['msg']}" for problem in error.errors(include_url=False)]
+            raise ConfigError("The run config does not describe a deployment: " + "; ".join(lines)) from error
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run, or go on with the run in the folder ``out``."""
+    logging.basicConfig(format="fedcue: %(message)s", level=logging.INFO)
+    result = serve(grid, Deployment.of(context.run_config), Told())
+    log.info("mean accuracy %.1f%%, results in %s", 100 * result.mean_accuracy, result.folder)
+
+
+def serve(grid: Grid, deployment: Deployment, observer: Observer) -> Result:
+    """Run a deployment to its end; a run folder with an unfinished run of it is continued."""
+    config = load(deployment.recipe, shlex.split(deployment.settings))
+    check(config)
+    torch.set_num_threads(1)
+    path = Path(deployment.out)
+    folder = RunFolder(path, config.checkpoint.keep)
+    resume = unfinished(path, config)
+    folder.open(resume=resume)
+    try:
+        shape = shape_of(config.backbone.name, config.backbone.image_size)
+        terms = Terms.of(
+            run_name(path, config), config, _classes(config), shape, _clients(config, deployment)
+        )
+        patience = Patience(deployment.round_timeout, deployment.node_timeout)
+        engine = FlowerEngine(Network(grid, deployment.poll), config, terms, shape, patience)
+        return Run(engine, folder, observer).complete(resume)
+    finally:
+        folder.close()
+
+
+def check(config: RunConfig) -> None:
+    """Refuse what a deployment cannot keep."""
+    if config.transport.name != "dense" or config.transport.dtype != "float32":
+        raise ConfigError("A deployment sends whole float32 tensors: give transport=dense, float32.")
+    if config.method.keeps_memory and config.checkpoint.every != 1:
+        raise ConfigError(
+            f"With {config.method.name}, clients keep the memories of their last two visits only: give "
+            "checkpoint.every=1, so that no resume needs an older one."
+        )
+
+
+def unfinished(path: Path, config: RunConfig) -> bool:
+    """Tell whether the folder holds a run of the same settings that can be continued."""
+    file = path / "config.toml"
+    if not file.is_file() or not any((path / "checkpoints").glob("round-*.ckpt")):
+        return False
+    if (path / "summary.json").is_file():
+        raise RunFolderError(f"The run in {path} is finished. Give another out=FOLDER to start a new one.")
+    settings = tomllib.loads(file.read_text(encoding="utf-8"))
+    settings.pop("environment", None)
+    if json.dumps(settings, sort_keys=True) != json.dumps(dump(config), sort_keys=True):
+        raise RunFolderError(
+            f"{path} holds an unfinished run with other settings. Give these again, or another out=FOLDER."
+        )
+    return True
+
+
+def run_name(path: Path, config: RunConfig) -> str:
+    """Name the run for the clients' disks: the same whenever it is continued."""
+    text = json.dumps([str(path.absolute()), dump(config)], sort_keys=True)
+    return f"{path.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _classes(config: RunConfig) -> tuple[str, ...]:
+    """Return the class list all clients share: as the settings give it, or as the dataset is known to be."""
+    if config.data.classes is not None:
+        return tuple(config.data.classes)
+    outline: tuple[str, ...] = config.data.outline(config.seed).classes
+    return outline
+
+
+def _clients(config: RunConfig, deployment: Deployment) -> int:
+    clients = deployment.clients or getattr(config.partition, "clients", None)
+    if not clients:
+        raise ConfigError("The number of clients is not known: give clients=N in the run config.")
+    return int(clients)
+
+
+class Told:
+    """Tells of the run in the ServerApp's log, which ``flwr run --stream`` shows."""
+
+    def started(self, roster: Roster, folder: Path) -> None:
+        """Say who takes part."""
+        log.info("%s with %d clients, results go to %s", roster.method.name, len(roster), folder)
+
+    def stage(self, name: str) -> None:
+        """Say what is being done besides rounds."""
+        log.info("%s", name)
+
+    def finished_round(self, record: Mapping[str, Any]) -> None:
+        """Tell a round's numbers and who failed."""
+        accuracy = record.get("mean_accuracy")
+        shown = "" if accuracy is None else f", mean accuracy {accuracy:.1%}"
+        log.info("round %d: %.1f s%s", record["round"], record["seconds"], shown)
+        for failure in record.get("failures", []):
+            log.warning("round %d: client %d: %s", record["round"], failure["client"], failure["reason"])

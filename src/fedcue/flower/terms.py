@@ -1,0 +1,109 @@
+"""What server and client must agree on before they work together, and how a disagreement is told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from fedcue import __version__
+from fedcue.config import dump
+from fedcue.errors import FedcueError
+from fedcue.model.backbone import locate
+from fedcue.model.vit import Architecture
+from fedcue.settings import RunConfig
+
+LOCAL = {
+    "": ("recipe", "workers", "device", "cache", "checkpoint", "client_timeout"),
+    "backbone": ("name",),
+    "data": ("root", "cache_bytes", "cache_folder"),
+}
+"""Settings, by section, that each machine has for itself."""
+
+
+class RefusalError(FedcueError):
+    """A client cannot take part as it is; the message says what differs."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the server tells every client with every message."""
+
+    run: str
+    """Names the run on the clients' disks; the same after a resume."""
+    settings: Mapping[str, Any]
+    classes: tuple[str, ...]
+    clients: int
+    domains: int
+    version: str
+    backbone: str
+    preprocessing: str
+    method: str
+
+    @classmethod
+    def of(
+        cls, run: str, config: RunConfig, classes: tuple[str, ...], shape: Architecture, clients: int
+    ) -> Terms:
+        """Return the terms as this machine sees them."""
+        settings = dump(config)
+        prints = (backbone_print(config), preprocessing_print(config, shape), settings_print(settings))
+        return cls(run, settings, classes, clients, 1, __version__, *prints)
+
+    def with_settings(self, config: RunConfig) -> Terms:
+        """Return the same terms for settings of which some were still open."""
+        settings = dump(config)
+        return replace(self, settings=settings, method=settings_print(settings))
+
+    def to_json(self) -> str:
+        """Return the terms as text; equal terms give equal text."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Terms:
+        """Read what ``to_json`` wrote."""
+        values = json.loads(text)
+        return cls(**{**values, "classes": tuple(values["classes"])})
+
+    def compare(self, own: Terms) -> None:
+        """Raise ``RefusalError`` if a client's own view of the terms differs from the server's."""
+        named = {
+            "version": "fedcue version",
+            "backbone": "backbone (hash of its weights)",
+            "preprocessing": "preprocessing (hash)",
+            "method": "settings of method and training (hash)",
+        }
+        differing = [
+            f"its {words} is {getattr(own, name)[:12]}, the server's is {getattr(self, name)[:12]}"
+            for name, words in named.items()
+            if getattr(own, name) != getattr(self, name)
+        ]
+        if differing:
+            raise RefusalError("; ".join(differing))
+
+
+def backbone_print(config: RunConfig) -> str:
+    """Return the hash of the backbone's weights and description."""
+    digest = hashlib.sha256()
+    for name in ("model.safetensors", "config.json"):
+        digest.update((locate(config.backbone.name) / name).read_bytes())
+    return digest.hexdigest()
+
+
+def preprocessing_print(config: RunConfig, shape: Architecture) -> str:
+    """Return the hash of what is done to an image before the backbone sees it."""
+    return _print([shape.image_size, shape.mean, shape.std, config.data.augment, config.data.max_pixels])
+
+
+def settings_print(settings: Mapping[str, Any]) -> str:
+    """Return the hash of every setting that all machines share."""
+    shared = {key: value for key, value in settings.items() if key not in LOCAL[""]}
+    for section in ("backbone", "data"):
+        own = shared[section]
+        shared[section] = {key: value for key, value in own.items() if key not in LOCAL[section]}
+    return _print(shared)
+
+
+def _print(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
