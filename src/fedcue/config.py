@@ -184,6 +184,17 @@ def _keys_beside(location: tuple[int | str, ...], model: type[Options]) -> list[
     return [".".join([*parents, key]) for key in options.model_fields]
 
 
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings as ``section.key: value``."""
+    out: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            out |= flat(value, f"{prefix}{key}.")
+        else:
+            out[prefix + key] = value
+    return out
+
+
 def dump(config: RunConfig) -> dict[str, Any]:
     """Return every setting as plain values, names of method, data and partition included."""
     plain = config.model_dump(mode="json", exclude_none=True, serialize_as_any=True)

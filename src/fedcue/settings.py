@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from fedcue.registry import Options
 
@@ -73,6 +73,18 @@ class CheckpointOptions(Options):
     keep: int = Field(default=2, ge=1, description="newest checkpoints kept")
 
 
+def _listed(value: Any) -> Any:
+    """Let ``log=mlflow`` and ``log=mlflow,tensorboard`` stand for lists."""
+    return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
+
+
+Trackers = Annotated[
+    tuple[Literal["tensorboard", "mlflow", "wandb"], ...],
+    BeforeValidator(_listed),
+    Field(description="trackers that are told every round; each needs the extra of its name"),
+]
+
+
 class RunConfig(Options):
     """Everything that determines a run."""
 
@@ -89,6 +101,7 @@ class RunConfig(Options):
     client_timeout: float | None = Field(default=None, gt=0, description="seconds a client may take")
     workers: int = Field(default=0, ge=0, description="processes of one thread each; 0: one per core")
     device: str = "cpu"
+    log: Trackers = ()
     backbone: Backbone = Backbone()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()

@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from fedcue.config import dump, resolve
+from fedcue.config import dump, flat, resolve
 from fedcue.errors import ConfigError, FedcueError, Interrupted, RunFolderError
 from fedcue.federate.grid import Job, show
 from fedcue.federate.roster import Roster
@@ -26,7 +26,7 @@ from fedcue.record.files import explained
 State = Literal["finished", "stopped", "new", "other"]
 """What lies in a run's folder: its result, a part of it, nothing, or something else."""
 
-NO_EFFECT = ("environment", "workers")
+NO_EFFECT = ("environment", "workers", "log")
 """Settings in ``config.toml`` on which a result does not depend."""
 
 PRELOAD = (__name__, "sklearn.datasets", "torch._dynamo")
@@ -95,18 +95,11 @@ def difference(job: Job) -> str:
         return "it has no readable config.toml"
     except ConfigError as error:
         return f"its config.toml is of another version ({error})"
-    there, asked = (dict(_flat(table)) for table in (there, dump(job.config)))
+    there, asked = (flat(table) for table in (there, dump(job.config)))
     for key in [*asked, *there]:
         if there.get(key) != asked.get(key) and key.partition(".")[0] not in NO_EFFECT:
             return f"there {key}={show(there.get(key))}, asked for {key}={show(asked.get(key))}"
     return ""
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    rows = []
-    for key, value in table.items():
-        rows += _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(prefix + key, value)]
-    return rows
 
 
 def _readable(summary: Path) -> bool:

@@ -33,3 +33,25 @@ class Silent:
 
     def finished_round(self, record: Mapping[str, Any]) -> None:
         """Do nothing."""
+
+
+class Several:
+    """Passes everything on to several observers."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self.observers = observers
+
+    def started(self, roster: Roster, folder: Path) -> None:
+        """Tell each what is about to run."""
+        for one in self.observers:
+            one.started(roster, folder)
+
+    def stage(self, name: str) -> None:
+        """Tell each what is being done."""
+        for one in self.observers:
+            one.stage(name)
+
+    def finished_round(self, record: Mapping[str, Any]) -> None:
+        """Tell each a round's metrics."""
+        for one in self.observers:
+            one.finished_round(record)

@@ -20,9 +20,10 @@ from fedcue.federate.evaluation import Evaluation
 from fedcue.federate.exchange import Exchange, Traffic
 from fedcue.federate.executor import Executor
 from fedcue.federate.federation import Federation
-from fedcue.federate.observer import Observer, Silent
+from fedcue.federate.observer import Observer, Several, Silent
 from fedcue.federate.roster import Roster
 from fedcue.federate.sampling import sample_clients, warm_start_clients
+from fedcue.federate.tracking import Tracking
 from fedcue.federate.transport import Transport
 from fedcue.record.checkpoint import Checkpoint
 from fedcue.record.folder import RunFolder
@@ -58,11 +59,15 @@ def run(
 ) -> Result:
     """Run a configuration and leave the result in the folder ``out``."""
     folder = RunFolder(Path(out) if out else default_folder(config), config.checkpoint.keep)
+    tracking = Tracking(config.log)
     federation = Federation(config)
     folder.open(overwrite=overwrite, resume=resume)
     try:
-        with federation.stop.on_signals(), Executor(federation, config.workers) as executor:
-            return Run(executor, folder, observer or Silent()).complete(resume)
+        with federation.stop.on_signals(), Executor(federation, config.workers) as executor, tracking:
+            watching = Several(observer or Silent(), tracking)
+            result = Run(executor, folder, watching).complete(resume)
+            tracking.finished(result.summary)
+            return result
     finally:
         folder.close()
 

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
@@ -23,7 +24,7 @@ from fedcue.types import ClientMemory, Tensors
 
 OURS = (
     "config.toml", "metrics.jsonl", "clients.csv", "summary.json", "model.safetensors", "model.json",
-    "clients.safetensors", "analysis.safetensors", "snapshots", "checkpoints", ".lock",
+    "clients.safetensors", "analysis.safetensors", "snapshots", "checkpoints", "log", ".lock",
 )  # fmt: skip
 
 
@@ -145,9 +146,7 @@ def _clear(folder: Path) -> None:
         if name == ".lock":
             continue
         if path.is_dir():
-            for file in path.iterdir():
-                file.unlink()
-            path.rmdir()
+            shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedcue.config import flat
 from fedcue.report.names import shorten
 from fedcue.report.runs import RunRecord
-from fedcue.report.series import RunSeries, flat, method_label, show
+from fedcue.report.series import RunSeries, method_label, show
 
 MAX_FAILURES = 50
 

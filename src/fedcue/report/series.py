@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fedcue.config import flat
 from fedcue.report.names import shorten
 from fedcue.report.palette import COLOURS
 from fedcue.report.runs import RunRecord
@@ -65,17 +66,6 @@ class RunSeries:
 def spread(values: Sequence[float]) -> float:
     """Return the sample standard deviation (n - 1), 0 for a single value."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings as ``section.key: value``."""
-    out: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            out |= flat(value, f"{prefix}{key}.")
-        else:
-            out[prefix + key] = value
-    return out
 
 
 def relevant(run: RunRecord) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Trackers people already use, fed while a run goes on; off unless ``log`` names them."""
