@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint types unit test-browser bench readme clean
+.PHONY: help env demo test lint types unit test-browser bench results readme clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -47,6 +47,12 @@ test-browser: $(VENV)/installed-dev  ## test the report page in Chromium (needs 
 bench: $(VENV)/installed-dev  ## measure speed on this machine (a few minutes)
 	$(BIN)/fedcue bench
 	$(BIN)/python benchmarks/round.py
+
+RECIPE ?= cifar100-pathological
+METHOD ?= cue
+results: $(VENV)/installed  ## repeat a row of docs/results: DATA=FOLDER BACKBONE=FOLDER [RECIPE=... METHOD=...]
+	@test -n "$(DATA)" -a -n "$(BACKBONE)" || { echo "give DATA=FOLDER and BACKBONE=FOLDER (docs/results)"; exit 2; }
+	$(BIN)/fedcue run $(RECIPE) scale=cpu data.root=$(DATA) backbone=$(BACKBONE) heldout=0.1 method=$(METHOD)
 
 readme: $(VENV)/installed  ## fill README's listing, demo and results from the files they show
 	$(BIN)/python scripts/update_readme.py

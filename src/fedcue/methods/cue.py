@@ -15,10 +15,8 @@ from torch import Tensor
 
 from fedcue.aggregate.mean import Combine, sum_updates
 from fedcue.aggregate.prototypes import first_prototypes, prototype_head, second_moments, whitening
-from fedcue.errors import ConfigError
 from fedcue.methods.base import Method, Visit, initial_prompts
-from fedcue.model.prompted import PromptedViT, Prompter
-from fedcue.model.prompts import deep
+from fedcue.model.prompted import Insertion, PromptedViT, Prompter
 from fedcue.model.vit import Architecture
 from fedcue.train.local import HEAD
 from fedcue.train.samples import Batch
@@ -36,20 +34,10 @@ class Cue(Method):
     logit_prior: Literal["none", "test", "train+test"] = Field(
         default="train+test", description="add the log of the client's class prior to the logits"
     )
-    prompts: int = Field(default=1, ge=1, description="number of prompts per block")
-    blocks: int = Field(default=1, ge=1, description="first blocks with prompts of their own")
-    prompt_init: Literal["vpt", "zeros"] = "vpt"
+    prompts: int = Field(default=1, ge=1, description="number of prompts")
     head_init: Literal["prototypes", "random"] = "prototypes"
     scale: float = Field(default=10.0, gt=0, description="first logit of a class's own prototype")
     whiten: bool = Field(default=True, description="send second moments too: make directions comparable")
-
-    def check(self, setting: Setting) -> None:
-        """Refuse prompts for blocks the backbone does not have."""
-        if self.blocks > setting.depth:
-            raise ConfigError(
-                f"method.blocks={self.blocks} is more than the backbone has: {setting.depth}. "
-                "Give a smaller number."
-            )
 
     def replied(self) -> tuple[str, ...]:
         """Return the class sums and counts and, if asked for, the second moments."""
@@ -60,13 +48,12 @@ class Cue(Method):
         return {**super().kinds(), "centroids": "class_sums", "holds": "class_counts"}
 
     def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
-        """Return the head and the prompts ``[blocks, n, d]``."""
+        """Return the head and the prompts ``[n, d]``, as differences from the cls token at the input."""
         return {**super().initial(setting, seed), "prompts": self.first_prompts(setting)}
 
     def first_prompts(self, sizes: Setting | Architecture) -> Tensor:
         """Return the first prompts: the same in every run, so that clients know them beforehand."""
-        prompts = initial_prompts("prompts", self.blocks * self.prompts, sizes, 0, self.prompt_init)
-        return prompts.view(self.blocks, self.prompts, -1)
+        return initial_prompts("prompts", self.prompts, sizes, 0)
 
     def warm_up(self, visit: Visit) -> Update | None:
         """Send what the head is made of, from the final cls tokens under the first prompts."""
@@ -113,5 +100,9 @@ class Cue(Method):
         return Update(visit.client, len(visit.samples), whole(trained), value), memory
 
     def prompter(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Prompter:
-        """Give each of the first blocks its prompts; the last ones flow to the end."""
-        return deep(tensors["prompts"])
+        """Insert near copies of the cls token behind it: at first they hardly disturb the backbone."""
+
+        def insert(block: int, tokens: Tensor) -> Insertion | None:
+            return Insertion(tokens[0, :1] + tensors["prompts"]) if block == 0 else None
+
+        return insert

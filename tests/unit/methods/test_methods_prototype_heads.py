@@ -55,7 +55,7 @@ def test_cue_takes_its_prototypes_under_its_first_prompts(federation):
     start, parts = tiny.start().tensors, []
     for client in CLIENTS:
         batch = next(tiny.samples(client).batches(100))
-        prompter = shallow(start["prompts"][0])
+        prompter = shallow(batch.inputs.tokens[0, :1] + start["prompts"])
         parts.append((tiny.model.features(batch.inputs, prompter)[:, 0], batch.labels))
     x, labels = (torch.cat(part).double().numpy() for part in zip(*parts, strict=True))
     for name, expected in expected_head(x, labels, 3.0, whiten=True).items():
@@ -112,10 +112,13 @@ def test_without_the_prior_in_the_loss_every_row_moves(federation):
     assert (update.tensors["head"] != state.tensors["head"]).any(1).all()
 
 
-def test_deep_prompts_are_one_set_per_block(federation):
-    run = federation(Cue(blocks=3, prompts=2), images=8).run(1)
-    assert run.state.tensors["prompts"].shape == (3, 2, 32)
-    assert torch.isfinite(run.predict(3)).any()
+def test_the_first_prompts_are_near_copies_of_the_cls_token(federation):
+    tiny = federation(Cue(prompts=3), images=8)
+    tensors, batch = tiny.start().tensors, next(tiny.samples(0).batches(8))
+    inserted = tiny.method.prompter(tiny.model, tensors, batch)(0, batch.inputs.tokens)
+    torch.testing.assert_close(inserted.tokens - tensors["prompts"], batch.inputs.tokens[0, :1].expand(3, -1))
+    assert tiny.method.prompter(tiny.model, tensors, batch)(1, batch.inputs.tokens) is None
+    assert tiny.run(1).state.tensors["prompts"].shape == (3, 32)
 
 
 def test_a_random_head_is_the_ablation(federation):
