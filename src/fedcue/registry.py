@@ -127,5 +127,6 @@ PARTITIONS = Registry(
         "dirichlet": "fedcue.data.partition:Dirichlet",
         "domain": "fedcue.data.partition:ByDomain",
         "natural": "fedcue.data.partition:Natural",
+        "drawn": "fedcue.data.drawn:Drawn",
     },
 )

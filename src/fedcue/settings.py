@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PositiveInt
 
 from fedcue.registry import Options
 
@@ -43,6 +43,9 @@ class Evaluation(Options):
     priors: Literal["labels", "uniform", "em"] = Field(
         default="labels",
         description="class priors at test: of training labels, all equal, or estimated from the test images",
+    )
+    clients: Literal["all"] | PositiveInt = Field(
+        default="all", description="clients tested and described in the results: all, or a seeded sample"
     )
     chunk: int = Field(default=200, ge=1, description="images per batch without gradients")
     cls_sample: int = Field(
@@ -101,6 +104,9 @@ class RunConfig(Options):
     client_timeout: float | None = Field(default=None, gt=0, description="seconds a client may take")
     workers: int = Field(default=0, ge=0, description="processes of one thread each; 0: one per core")
     device: str = "cpu"
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="of the frozen blocks; bfloat16 pays where the hardware has it"
+    )
     log: Trackers = ()
     backbone: Backbone = Backbone()
     training: Training = Training()

@@ -159,3 +159,32 @@ def test_a_prefix_can_be_indexed() -> None:
     assert chosen.tokens[0, 0, 0] == 8
     assert chosen.qkv is not None
     assert chosen.qkv.shape == (2, 2, 6)
+
+
+def test_bfloat16_is_close_and_leaves_scores_and_residuals_in_float32(
+    model: PromptedViT, images: Tensor
+) -> None:
+    seen: list[torch.dtype] = []
+    prompts = torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(2))
+
+    def run(precision: str) -> tuple[Tensor, Tensor]:
+        own = PromptedViT(model.backbone, precision)  # type: ignore[arg-type]
+        tokens = prompts.clone().requires_grad_()
+
+        def insert(block: int, x: Tensor) -> Insertion | None:
+            seen.append((x @ tokens.T).dtype)
+            return Insertion(tokens) if block == 0 else None
+
+        prefix = own.prefix(images)
+        features = own.features(prefix, insert)
+        features.square().mean().backward()
+        assert tokens.grad is not None
+        return features.detach(), tokens.grad
+
+    exact, exact_gradient = run("float32")
+    rough, rough_gradient = run("bfloat16")
+    assert set(seen) == {torch.float32}
+    assert rough.dtype == torch.float32
+    assert not torch.equal(rough, exact)
+    assert (rough - exact).norm() < 0.03 * exact.norm()
+    assert (rough_gradient - exact_gradient).norm() < 0.1 * exact_gradient.norm()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -24,14 +25,30 @@ from fedcue.registry import Options
 class Partition:
     """The sorted training and test indices of every client, with its name and domain ("" if mixed)."""
 
-    train: tuple[Indices, ...]
-    test: tuple[Indices, ...]
-    names: tuple[str, ...]
-    domains: tuple[str, ...]
+    train: Sequence[Indices]
+    test: Sequence[Indices]
+    names: Sequence[str]
+    domains: Sequence[str]
+    shares_images: ClassVar[bool] = False
+    """Whether an image may belong to several clients."""
 
     def __len__(self) -> int:
         """Return the number of clients."""
         return len(self.train)
+
+    @cached_property
+    def train_sizes(self) -> Indices:
+        """Number of training images of each client."""
+        return np.array([len(indices) for indices in self.train], dtype=np.int64)
+
+    @cached_property
+    def test_sizes(self) -> Indices:
+        """Number of test images of each client."""
+        return np.array([len(indices) for indices in self.test], dtype=np.int64)
+
+    def pool(self, part: Literal["train", "test"]) -> Indices:
+        """Return all images that any client has, sorted."""
+        return np.unique(np.concatenate(list(self.train if part == "train" else self.test)))
 
     def class_counts(self, dataset: Dataset, part: Literal["train", "test"] = "train") -> Indices:
         """Count the images of each class that every client has, ``[clients, classes]``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -45,12 +45,12 @@ class Engine(Protocol):
         """Yield the clients' warm-up replies, if the method has any."""
 
     def train(
-        self, jobs: Sequence[tuple[Download, ClientMemory]]
+        self, jobs: Iterable[tuple[Download, ClientMemory]]
     ) -> Iterator[tuple[Update, ClientMemory] | Failure]:
         """Train clients; yield updates and memories, or failures, in the order of ``jobs``."""
 
     def evaluate(self, state: ServerState, memories: Mapping[int, ClientMemory], final: bool) -> Evaluation:
-        """Test every client the method can serve."""
+        """Test the listed clients that the method can serve."""
 
     def insight(
         self, state: ServerState, memories: Mapping[int, ClientMemory], evaluation: Evaluation

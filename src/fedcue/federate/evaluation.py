@@ -61,9 +61,10 @@ class Evaluation:
         return by_domain(domains, self.accuracies[keep], self.total[keep])
 
     def client_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield one line per client for ``clients.csv``."""
-        roster = self.roster
-        for client, accuracy in enumerate(self.accuracies):
+        """Yield one line per listed client for ``clients.csv``."""
+        roster, accuracies = self.roster, self.accuracies
+        for client in roster.listed.tolist():
+            accuracy = accuracies[client]
             yield {
                 "id": client,
                 "name": roster.names[client],
@@ -82,14 +83,14 @@ def client_groups(federation: Federation) -> list[list[int]]:
     """
     groups: list[list[int]] = []
     images = 0
-    for client in federation.clients:
-        if client.heldout and not federation.method.supports_heldout:
+    for client in federation.roster.listed.tolist():
+        if federation.roster.heldout[client] and not federation.method.supports_heldout:
             continue
-        size = federation.test_size(client.id)
+        size = federation.test_size(client)
         if federation.method.keeps_memory or not groups or images + size > federation.config.evaluation.chunk:
             groups.append([])
             images = 0
-        groups[-1].append(client.id)
+        groups[-1].append(client)
         images += size
     return groups
 
@@ -100,19 +101,18 @@ def analyse(
     """Return what the figures need: confusions, mean mixing weights by class, a sample of cls tokens."""
     classes = federation.setting.classes
     pairs = prediction.labels * classes + prediction.predicted
-    counts = [
-        np.stack([np.bincount(getattr(c, part), minlength=classes) for c in federation.clients])
-        for part in ("train_labels", "test_labels")
-    ]
     tensors = {
         "images": torch.from_numpy(prediction.images).int(),
         "clients": torch.from_numpy(prediction.clients).int(),
         "labels": torch.from_numpy(prediction.labels).int(),
         "predicted": torch.from_numpy(prediction.predicted).int(),
         "confusion": torch.from_numpy(np.bincount(pairs, minlength=classes**2)).view(classes, classes).int(),
-        "train_class_counts": torch.from_numpy(counts[0]).int(),
-        "test_class_counts": torch.from_numpy(counts[1]).int(),
     }
+    if federation.config.evaluation.clients == "all":
+        for part in ("train", "test"):
+            owned = (getattr(client, f"{part}_labels") for client in federation.clients)
+            counts = np.stack([np.bincount(labels, minlength=classes) for labels in owned])
+            tensors[f"{part}_class_counts"] = torch.from_numpy(counts).int()
     return tensors | _look_inside(federation, state, memories)
 
 

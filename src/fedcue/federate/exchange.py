@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -49,7 +49,7 @@ class Exchange:
 
     def run(self, state: ServerState, clients: Sequence[int]) -> ServerState | None:
         """Return the state after the round, or nothing if no client answered."""
-        jobs = [(self._send(state, client), self._memory(client)) for client in clients]
+        jobs = ((self._send(state, client), self._memory(client)) for client in clients)
         updates = self._updates(jobs, state)
         first = next(updates, None)
         if first is None:
@@ -65,7 +65,7 @@ class Exchange:
     def _memory(self, client: int) -> ClientMemory:
         return self.known.get(client, ClientMemory())
 
-    def _updates(self, jobs: Sequence[tuple[Download, ClientMemory]], state: ServerState) -> Iterator[Update]:
+    def _updates(self, jobs: Iterable[tuple[Download, ClientMemory]], state: ServerState) -> Iterator[Update]:
         for outcome in self.engine.train(jobs):
             if isinstance(outcome, Failure):
                 self.failures.append(outcome)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from types import TracebackType
@@ -27,6 +28,9 @@ from fedcue.federate.site import Prediction
 from fedcue.types import ClientMemory, Download, ServerState, Update, pack, unpack
 
 _federation: Federation | None = None
+
+WAITING = 3
+"""Jobs per worker that are prepared ahead, so that no worker waits."""
 
 TestJob = tuple[Sequence[int], Download, ClientMemory, bool]
 
@@ -59,15 +63,15 @@ class Executor:
 
     def warm_up(self, clients: Iterable[int]) -> Iterator[Update | Failure]:
         """Yield the clients' warm-up replies, if the method has any."""
-        for reply in self._map(_warm_up, [(client,) for client in clients]):
+        for reply in self._map(_warm_up, ((client,) for client in clients)):
             if reply is not None:
                 yield _unpack_update(reply)
 
     def train(
-        self, jobs: Sequence[tuple[Download, ClientMemory]]
+        self, jobs: Iterable[tuple[Download, ClientMemory]]
     ) -> Iterator[tuple[Update, ClientMemory] | Failure]:
         """Train clients; yield updates and memories, or failures, in the order of ``jobs``."""
-        packed = [(_pack_download(download), pack(memory.tensors)) for download, memory in jobs]
+        packed = ((_pack_download(download), pack(memory.tensors)) for download, memory in jobs)
         for outcome in self._map(_train, packed):
             if isinstance(outcome, Failure):
                 yield outcome
@@ -75,18 +79,18 @@ class Executor:
                 update, memory = outcome
                 yield _unpack_update(update), ClientMemory(unpack(memory))
 
-    def test(self, jobs: Sequence[TestJob]) -> Iterator[Prediction]:
+    def test(self, jobs: Iterable[TestJob]) -> Iterator[Prediction]:
         """Test groups of clients; yield predictions in the order of ``jobs``."""
-        packed = [(c, _pack_download(d), pack(memory.tensors), final) for c, d, memory, final in jobs]
+        packed = ((c, _pack_download(d), pack(memory.tensors), final) for c, d, memory, final in jobs)
         return self._map(_test, packed)
 
     def evaluate(self, state: ServerState, memories: Mapping[int, ClientMemory], final: bool) -> Evaluation:
-        """Test every client the method can serve."""
+        """Test the listed clients that the method can serve."""
         method, seed = self.federation.method, self.federation.config.seed
-        jobs = [
+        jobs = (
             (group, method.download(state, group[0], seed), memories.get(group[0], ClientMemory()), final)
             for group in client_groups(self.federation)
-        ]
+        )
         parts = list(self.test(jobs))
         together = [np.concatenate([getattr(p, name) for p in parts]) for name in Prediction.__annotations__]
         return Evaluation.of(self.roster, Prediction(*together))
@@ -98,23 +102,33 @@ class Executor:
         federation = self.federation
         assert evaluation.prediction is not None
         return Insight(
-            class_priors={client.id: client.class_priors for client in federation.clients},
+            class_priors={c: federation.client(c).class_priors for c in self.roster.listed.tolist()},
             memories=memories,
             analysis=analyse(federation, state, memories, evaluation.prediction),
             facts={"frozen_cache": federation.cache.level, "bad_images": len(federation.pixels.bad)},
         )
 
-    def _map(self, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+    def _map(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        """Yield results in order; only a few jobs wait at a time, however many there are."""
         if self._pool is None:
             yield from (function(*job) for job in jobs)
             return
+        waiting: deque[Future[Any]] = deque()
         try:
-            yield from self._pool.map(function, *zip(*jobs, strict=True))
+            for job in jobs:
+                waiting.append(self._pool.submit(function, *job))
+                if len(waiting) > WAITING * self.workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
         except BrokenProcessPool as error:
             raise FedcueError(
                 "A worker process died (killed, or out of memory). The finished rounds are safe: resume "
                 "the run, perhaps with fewer workers=N or a smaller training.batch_size."
             ) from error
+        finally:
+            for job_left in waiting:
+                job_left.cancel()
 
 
 def _end_with_parent(parent: int) -> None:

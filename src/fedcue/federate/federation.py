@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcue.data.client import ClientData, drop_images, make_clients
+from fedcue.data.client import Clients, make_clients
 from fedcue.data.dataset import Dataset
+from fedcue.data.partition import Partition
 from fedcue.data.store import PixelStore, decode_images
 from fedcue.federate.roster import Roster
 from fedcue.federate.site import Site
 from fedcue.model.backbone import load_backbone
-from fedcue.model.prompted import PromptedViT
+from fedcue.model.prompted import PromptedViT, has_bfloat16
 from fedcue.model.vit import Architecture
 from fedcue.rng import rng
 from fedcue.settings import RunConfig
+
+log = logging.getLogger(__name__)
+
+PIECE = 16
+"""Images whose frozen values are computed together where clients share images."""
 
 
 class Federation(Site):
@@ -28,11 +35,12 @@ class Federation(Site):
         dataset = self._load_dataset()
         model = self._load_model()
         clients = split(config, dataset)
-        pixels = self._decode(dataset, self._used(clients), model.architecture.image_size)
-        clients = drop_images(dataset, clients, pixels.bad)
+        pixels = self._decode(dataset, self._used(clients.partition), model.architecture.image_size)
+        clients = clients.without(pixels.bad)
         self.roster = describe(config, dataset, model.architecture, clients)
         self.budget = self.roster.budget
         super().__init__(config, dataset, clients, pixels, model, self.roster.setting, self.roster.protection)
+        self.partition = clients.partition
 
     def _load_dataset(self) -> Dataset:
         return self.config.data.load(self.config.seed)  # type: ignore[no-any-return]
@@ -43,8 +51,18 @@ class Federation(Site):
     def _decode(self, dataset: Dataset, indices: NDArray[np.int64], size: int) -> PixelStore:
         return decode_used(self.config, dataset, indices, size)
 
-    def _used(self, clients: Sequence[ClientData]) -> NDArray[np.int64]:
-        return np.unique(np.concatenate([part for client in clients for part in self._parts(client)]))
+    def _used(self, partition: Partition) -> NDArray[np.int64]:
+        parts = [partition.pool("train")]
+        if self.config.evaluation.on == "test":
+            parts.append(partition.pool("test"))
+        return np.unique(np.concatenate(parts))
+
+    def _groups(self) -> Sequence[NDArray[np.int64]]:
+        """Return each client's images or, where clients share images, pieces of all of them."""
+        if not self.partition.shares_images:
+            return super()._groups()
+        everything = np.setdiff1d(self._used(self.partition), self.pixels.bad)
+        return [everything[start : start + PIECE] for start in range(0, len(everything), PIECE)]
 
     @property
     def training_clients(self) -> NDArray[np.int64]:
@@ -57,7 +75,7 @@ class Federation(Site):
         return range(len(self.clients))
 
 
-def split(config: RunConfig, dataset: Dataset) -> tuple[ClientData, ...]:
+def split(config: RunConfig, dataset: Dataset) -> Clients:
     """Share a dataset out to clients as the configuration says."""
     on_validation = config.evaluation.on == "validation"
     return make_clients(
@@ -70,9 +88,11 @@ def split(config: RunConfig, dataset: Dataset) -> tuple[ClientData, ...]:
 
 
 def load_model(config: RunConfig) -> PromptedViT:
-    """Load the frozen backbone onto the device."""
+    """Load the frozen backbone onto the device, to be run in the precision asked for."""
+    if config.precision == "bfloat16" and not has_bfloat16(config.device):
+        log.warning("This processor has no bfloat16: precision=bfloat16 is emulated, slower than float32.")
     backbone = load_backbone(config.backbone.name, config.backbone.image_size)
-    return PromptedViT(backbone.to(config.device))
+    return PromptedViT(backbone.to(config.device), config.precision)
 
 
 def decode_used(config: RunConfig, dataset: Dataset, indices: NDArray[np.int64], size: int) -> PixelStore:
@@ -89,18 +109,18 @@ def decode_used(config: RunConfig, dataset: Dataset, indices: NDArray[np.int64],
     )
 
 
-def describe(
-    config: RunConfig, dataset: Dataset, architecture: Architecture, clients: Sequence[ClientData]
-) -> Roster:
+def describe(config: RunConfig, dataset: Dataset, architecture: Architecture, clients: Clients) -> Roster:
     """Return what a server may know of the clients."""
+    heldout = np.zeros(len(clients), dtype=np.bool_)
+    heldout[clients.heldout] = True
     return Roster(
         config,
         dataset.name,
         dataset.classes,
         architecture,
-        names=[client.name for client in clients],
-        domains=[client.domain for client in clients],
-        heldout=np.array([client.heldout for client in clients]),
-        train_sizes=np.array([len(client.train) for client in clients]),
-        test_sizes=np.array([len(client.test) for client in clients]),
+        names=clients.partition.names,
+        domains=clients.partition.domains,
+        heldout=heldout,
+        train_sizes=clients.train_sizes,
+        test_sizes=clients.test_sizes,
     )

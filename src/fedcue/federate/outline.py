@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -42,9 +42,9 @@ class CountedImages:
     augmented: bool = False
 
     def view(
-        self, groups: Sequence[int], augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+        self, images: NDArray[np.int64], augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
     ) -> CountedImages:
-        """Return the values of some groups' images: all are alike."""
+        """Return the values of some images: all are alike."""
         return replace(self, augmented=augment is not None)
 
     def prefix(self, rows: Tensor, generator: torch.Generator | None = None) -> Prefix:

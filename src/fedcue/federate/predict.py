@@ -62,15 +62,16 @@ class Model:
         Without either, every class counts as equally likely.
         """
         log_priors = self._priors(priors, client).log()
+        everything = np.arange(len(images))
         cache = FrozenCache(
             self.model,
             lambda indices: images[torch.from_numpy(indices)],
-            [np.arange(len(images))],
+            [everything],
             self.method.first_block(self.setting),
             self.method.bare_blocks(self.setting),
             limit_bytes=0,
         )
-        samples = Samples(cache.view([0]), torch.zeros(len(images), dtype=torch.int64), log_priors)
+        samples = Samples(cache.view(everything), torch.zeros(len(images), dtype=torch.int64), log_priors)
         memory = self.memories.get(-1 if client is None else client, ClientMemory())
         download = self.method.download(self.state, client or 0, self.seed)
         tensors = self.method.personalize(self.model, download, log_priors, memory)
@@ -122,7 +123,8 @@ def load(folder: str | Path) -> Model:
     except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
         raise RunFolderError(f"{folder} does not hold a usable model: {error}. Repeat the run.") from error
     assert isinstance(method, Method)
-    return Model(PromptedViT(backbone), method, state, setting, seed, classes, clients, load_memories(folder))
+    model = PromptedViT(backbone, description.get("precision", "float32"))
+    return Model(model, method, state, setting, seed, classes, clients, load_memories(folder))
 
 
 def _description(folder: Path) -> dict[str, Any]:

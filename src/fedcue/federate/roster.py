@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from fedcue.federate.protection import Protection, Stream, check_protection
 from fedcue.federate.transport import check_transport
 from fedcue.methods.base import Method
 from fedcue.model.vit import Architecture
+from fedcue.rng import rng
 from fedcue.settings import RunConfig
 from fedcue.types import Setting
 
@@ -55,6 +57,14 @@ class Roster:
     def __len__(self) -> int:
         """Return the number of clients, held-out ones included; their ids are 0, 1, and so on."""
         return len(self.heldout)
+
+    @cached_property
+    def listed(self) -> NDArray[np.int64]:
+        """Ids of the clients that are tested and described: all, or a seeded sample (evaluation.clients)."""
+        everyone, count = np.arange(len(self)), self.config.evaluation.clients
+        if count == "all" or count >= len(self):
+            return everyone
+        return np.sort(rng(self.config.seed, "evaluation").choice(everyone, size=count, replace=False))
 
     def _check_sampling(self) -> None:
         available = len(self.training_clients)

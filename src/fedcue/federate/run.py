@@ -243,7 +243,7 @@ def _with_missing(record: Mapping[str, Any], evaluation: Evaluation) -> dict[str
 def describe_model(roster: Roster, class_priors: Mapping[int, NDArray[np.float64]]) -> dict[str, Any]:
     """Return what is needed to use the trained tensors: method, classes, backbone, known priors."""
     settings = dump(roster.config)
-    clients: dict[str, dict[str, Any]] = {str(id_): {"name": name} for id_, name in enumerate(roster.names)}
+    clients: dict[str, dict[str, Any]] = {str(c): {"name": roster.names[c]} for c in roster.listed.tolist()}
     for client, priors in class_priors.items():
         clients[str(client)]["class_priors"] = [round(float(prior), 8) for prior in priors]
     return {
@@ -251,6 +251,7 @@ def describe_model(roster: Roster, class_priors: Mapping[int, NDArray[np.float64
         "method": settings["method"],
         "backbone": settings["backbone"],
         "image_size": roster.architecture.image_size,
+        "precision": settings["precision"],
         "setting": vars(roster.setting),
         "seed": roster.config.seed,
         "rounds": roster.config.rounds,

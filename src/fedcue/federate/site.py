@@ -63,16 +63,20 @@ class Site:
 
     @cached_property
     def cache(self) -> FrozenCache:
-        """The frozen backbone's values: groups 2i and 2i + 1 train and test the i-th client here."""
+        """The frozen backbone's values of every image used here."""
         return FrozenCache(
             self.model,
             self.pixels.__getitem__,
-            [part for client in self.clients for part in self._parts(client)],
+            self._groups(),
             self.method.first_block(self.setting),
             self.method.bare_blocks(self.setting),
             self.config.cache.limit_mb * 2**20,
             self.config.cache.folder,
         )
+
+    def _groups(self) -> Sequence[NDArray[np.int64]]:
+        """Return the images whose frozen values are computed together: what a client trains or tests on."""
+        return [part for client in self.clients for part in self._parts(client)]
 
     # What a client does, in whatever process
 
@@ -169,7 +173,7 @@ class Site:
         counts = torch.tensor([self.test_size(client) for client in clients])
         priors = torch.stack([self.log_priors(client) for client in clients]).repeat_interleave(counts, 0)
         labels = np.concatenate([self.dataset.labels[self.test_images(client)] for client in clients])
-        view = self.cache.view([2 * self.places[client] + 1 for client in clients])
+        view = self.cache.view(np.concatenate([self.test_images(client) for client in clients]))
         return Samples(view, torch.from_numpy(labels), priors, self.stop.check)
 
     def _parts(self, client: ClientData) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -191,9 +195,10 @@ class Site:
         self, client: int, generator: torch.Generator, guard: Guard, deadline: float | None = None
     ) -> Visit:
         augment = flip_and_crop if self.config.data.augment == "flip+crop" else None
+        own = self.client(client)
         samples = Samples(
-            self.cache.view([2 * self.places[client]], augment),
-            torch.from_numpy(self.client(client).train_labels),
+            self.cache.view(own.train, augment),
+            torch.from_numpy(own.train_labels),
             self.log_priors(client),
             partial(self._check, deadline),
         )

@@ -69,7 +69,8 @@ class Trial:
         self.sampled = [sample_clients(trainees, self.config, number) for number in range(self.config.rounds)]
         self.visited = {client for clients in self.sampled for client in clients}
         self.asked = warm_start_clients(trainees, self.config.warm_start, self.config.seed)
-        self.tested = [c.id for c in outline.clients if self.method.supports_heldout or not c.heldout]
+        listed, heldout = outline.roster.listed, outline.roster.heldout
+        self.tested = listed[self.method.supports_heldout | ~heldout[listed]].tolist()
         self.typical: int = sorted(trainees.tolist(), key=self._classes)[len(trainees) // 2]
         self._try()
 

@@ -162,7 +162,7 @@ class FlowerEngine:
             yield outcome if isinstance(outcome, Failure) else _update(outcome)
 
     def train(
-        self, jobs: Sequence[tuple[Download, ClientMemory]]
+        self, jobs: Iterable[tuple[Download, ClientMemory]]
     ) -> Iterator[tuple[Update, ClientMemory] | Failure]:
         """Train clients; yield updates and where memories are, or failures, in the order of ``jobs``."""
         orders = [Order(download.client, download, _written(memory)) for download, memory in jobs]

@@ -1,9 +1,9 @@
 """What the frozen backbone computes without prompts, kept once per image in shared memory.
 
-Images come in groups (one client's training or test images). A group is computed as a whole, in
-chunks of fixed size, so that the bits of an entry never depend on who asks first, on memory or on
-the number of worker processes. Whether values are kept follows from the configuration and the
-number of images alone.
+Entries belong to images, which come in groups (one client's training or test images; where clients
+share images, fixed pieces of all of them). A group is computed as a whole, in chunks of fixed size,
+so that the bits of an entry never depend on who asks first, on memory or on the number of worker
+processes. Whether values are kept follows from the configuration and the number of images alone.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class FrozenCache:
         self.model, self.pixels, self.block, self.bare_blocks = model, pixels, block, bare_blocks
         self.images = np.concatenate(groups)
         self.bounds = np.cumsum([0, *map(len, groups)])
+        self._slots = np.full(self.images.max(initial=-1) + 1, -1)  # of each image
+        self._slots[self.images] = np.arange(len(self.images))
         self.level = kept(model.architecture, len(self.images), block, bare_blocks, limit_bytes)[0]
         self._folder = folder
         self._prefix_filled = shared_zeros([len(groups)], torch.bool)
@@ -75,11 +77,10 @@ class FrozenCache:
         return shared_zeros(size, folder=self._folder)
 
     def view(
-        self, groups: Sequence[int], augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+        self, images: NDArray[np.int64], augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
     ) -> FrozenView:
-        """Return the values of some groups' images, in order, as one set."""
-        slots = [np.arange(self.bounds[group], self.bounds[group + 1]) for group in groups]
-        return FrozenView(self, torch.from_numpy(np.concatenate(slots)), augment)
+        """Return the values of some images, in the order given, as one set."""
+        return FrozenView(self, torch.from_numpy(self._slots[images]), augment)
 
     def compute(self, slots: Tensor, augment: Callable[[Tensor], Tensor] | None = None) -> Prefix:
         """Compute the prefix of images from their pixels."""

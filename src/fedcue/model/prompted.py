@@ -8,11 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedcue.model.vit import VisionTransformer
+
+Precision = Literal["float32", "bfloat16"]
+"""Of the backbone's products and attention; everything else is float32 in any case."""
+
+
+def has_bfloat16(device: str) -> bool:
+    """Tell whether a device multiplies bfloat16 matrices in hardware."""
+    if torch.device(device).type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if torch.device(device).type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):
+        return True  # not known, so that nothing is said
+    found = torch.cpu.get_capabilities()
+    return any(found.get(name, False) for name in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16"))
 
 
 @dataclass(frozen=True)
@@ -50,8 +64,8 @@ class Prefix:
 class PromptedViT:
     """The frozen backbone and the ways to run it."""
 
-    def __init__(self, backbone: VisionTransformer) -> None:
-        self.backbone = backbone
+    def __init__(self, backbone: VisionTransformer, precision: Precision = "float32") -> None:
+        self.backbone, self.precision = backbone, precision
         self.architecture = backbone.architecture
         self.depth = backbone.architecture.depth
 
@@ -60,14 +74,22 @@ class PromptedViT:
         """The device the backbone lives on."""
         return self.backbone.cls_token.device
 
+    def autocast(self, enabled: bool = True) -> torch.autocast:
+        """Return the context in which blocks are run; not enabled, prompts are made in it."""
+        enabled = enabled and self.precision == "bfloat16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
+
     @torch.no_grad()
     def prefix(self, images: Tensor, block: int = 0, project: bool = True) -> Prefix:
         """Compute from ``uint8`` images what comes before any prompt at ``block``."""
-        start = Prefix(0, self.backbone.embed(self.backbone.normalise(images.to(self.device))))
+        with self.autocast():
+            embedded = self.backbone.embed(self.backbone.normalise(images.to(self.device)))
+        start = Prefix(0, embedded)
         if block == self.depth:
             return Prefix(block, self.features(start, no_prompts))
         tokens = self._run(start, no_prompts, stop=block)
-        return Prefix(block, tokens, self.backbone.blocks[block].project(tokens) if project else None)  # type: ignore[operator]
+        with self.autocast():
+            return Prefix(block, tokens, self.backbone.blocks[block].project(tokens) if project else None)  # type: ignore[operator]
 
     def features(self, prefix: Prefix, prompts: Prompter, read: int = 1) -> Tensor:
         """Return the first ``read`` final tokens, normalised: ``[B, read, d]``."""
@@ -93,15 +115,17 @@ class PromptedViT:
     def _run(self, prefix: Prefix, prompts: Prompter, stop: int, read: int | None = None) -> Tensor:
         """Run blocks ``prefix.block`` to ``stop - 1``; the last block of all only for ``read`` tokens."""
         x, qkv = prefix.tokens, prefix.qkv
-        for index in range(prefix.block, stop):
-            block = self.backbone.blocks[index]
-            insertion = prompts(index, x)
-            if insertion is not None:
-                if qkv is not None:
-                    qkv = _place(qkv, block.project(insertion.tokens), insertion.overwrite)  # type: ignore[operator]
-                x = _place(x, insertion.tokens, insertion.overwrite)
-            x = block(x, qkv, read if index == stop - 1 else None)
-            qkv = None
+        with self.autocast():
+            for index in range(prefix.block, stop):
+                block = self.backbone.blocks[index]
+                with self.autocast(enabled=False):
+                    insertion = prompts(index, x)
+                if insertion is not None:
+                    if qkv is not None:
+                        qkv = _place(qkv, block.project(insertion.tokens), insertion.overwrite)  # type: ignore[operator]
+                    x = _place(x, insertion.tokens, insertion.overwrite)
+                x = block(x, qkv, read if index == stop - 1 else None)
+                qkv = None
         return x
 
 

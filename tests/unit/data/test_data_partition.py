@@ -190,10 +190,13 @@ def test_bad_images_leave_their_clients() -> None:
     dataset = balanced(2, 10, 2)
     clients = make_clients(dataset, partition, seed=0)
     bad = clients[0].train[:3]
-    kept = drop_images(dataset, clients, bad)
+    assert [c.train.tolist() for c in drop_images(dataset, clients, bad)] == [
+        c.train.tolist() for c in clients.without(bad)
+    ]
+    kept = clients.without(bad)
     assert len(kept[0].train) == 7
     assert kept[0].class_priors.sum() == pytest.approx(1)
     assert not np.isin(bad, kept[0].train).any()
-    assert drop_images(dataset, clients, bad[:0]) == clients
+    assert clients.without(bad[:0]) is clients
     with pytest.raises(DataError, match=r"Client 1 \(client-1\) has no readable"):
-        drop_images(dataset, clients, clients[1].test)
+        clients.without(clients[1].test)
