@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,19 +11,23 @@ from rich.table import Table
 
 from fedcue.cli.arguments import Json
 
-KEYS = ("backbone", "image_size", "batch", "classes", "workers", "turns")
-
 
 def bench(
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help=f"Any of {', '.join(KEYS)}.", show_default=False),
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Any of backbone, image_size, batch, classes, held, seconds, workers, precision.",
+            show_default=False,
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure training, prototypes and evaluation against the machine's matrix multiplication.
 
-    For example: fedcue bench backbone=DIR image_size=128 batch=50
+    Weights are random, so that only the shape of the backbone must be known. For example:
+
+      fedcue bench backbone=timm/vit_tiny_patch16_224 image_size=128 batch=50
     """
     from pydantic import ValidationError
 
@@ -34,18 +38,42 @@ def bench(
 
     given = parse(settings or [])
     for key in given:
-        if key not in KEYS:
-            raise ConfigError(unknown("key", key, KEYS))
-    workers = given.pop("workers", 0)
+        if key not in Job.model_fields:
+            raise ConfigError(unknown("key", key, Job.model_fields))
     try:
-        result = measure(Job(**given), workers)
+        job = Job(**given)
     except ValidationError as error:
         problems = [f"{p['loc'][0]}={p['input']!r}: {p['msg']}" for p in error.errors()]
         raise ConfigError("; ".join(problems)) from error
+    result = measure(job)
     if as_json:
         typer.echo(json.dumps(result))
-        return
+    else:
+        Console(soft_wrap=True).print(_table(result))
+
+
+def _table(result: dict[str, Any]) -> Table:
+    """Return the measurements with their units, the counts of multiplications below them."""
     table = Table("what", "measured", box=None)
-    for name, value in result.items():
-        table.add_row(name.replace("_", " "), f"{value:,.4g}" if isinstance(value, float) else str(value))
-    Console(soft_wrap=True).print(table)
+    size, batch, workers = result["image_size"], result["batch"], result["workers"]
+    rows = {
+        "backbone": f"{result['backbone']} at {size} px, {result['precision']}, random weights",
+        "work": f"batches of {batch}, {workers} processes of one thread, rates summed",
+        "matrix products": f"{result['matmul_gflops']:.1f} GFLOP/s",
+        "training": f"{result['train_samples_per_second']:.1f} images/s",
+        "plain training": f"{result['plain_train_samples_per_second']:.1f} images/s",
+        "prototypes": f"{result['prototype_samples_per_second']:.1f} images/s",
+        "evaluation": f"{result['evaluate_samples_per_second']:.1f} images/s",
+        "plain-equivalent share": f"{result['plain_equivalent_share']:.2f} of the products' rate",
+        "  over a whole round": f"{result['round_equivalent_share']:.2f}",
+        "  of the plain step": f"{result['plain_share']:.2f}",
+        "peak memory": f"{result['peak_memory_mb']:.0f} MiB",
+        f"mixing {result['classes']} classes' prompts": f"{result['mixing_macs'] / 1e6:.3f} M multiply-adds",
+        "  of the forward pass": f"{result['mixing_share_of_forward']:.4%} "
+        f"of {result['forward_macs'] / 1e9:.2f} G, counted",
+        "  by the paper's formula": f"{result['mixing_share_by_the_papers_formula']:.4%} "
+        f"of {result['forward_macs_by_the_papers_formula'] / 1e9:.2f} G (no perceptron, fewer products)",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table

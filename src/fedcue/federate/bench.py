@@ -9,9 +9,12 @@ the step faster than the plain one could be on this machine.
 from __future__ import annotations
 
 import os
+import platform
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +24,11 @@ from pydantic import Field
 from fedcue.federate.run import peak_memory_mb
 from fedcue.methods.base import Visit
 from fedcue.methods.pep import PEP
-from fedcue.model.backbone import load_backbone
 from fedcue.model.frozen import FrozenCache
-from fedcue.model.prompted import PromptedViT
-from fedcue.model.vit import Architecture
+from fedcue.model.prompted import Precision, PromptedViT
+from fedcue.model.shapes import shape_of
+from fedcue.model.vit import Architecture, VisionTransformer
+from fedcue.record.folder import environment
 from fedcue.registry import Options
 from fedcue.rng import torch_rng
 from fedcue.settings import Training
@@ -33,55 +37,57 @@ from fedcue.types import ClientMemory, ServerState, Setting
 
 MATRIX = 1536
 EPOCHS = 5
+LEAST_TURNS = 2
 
 
 class Job(Options):
-    """What is measured: a backbone, its input, and one client's batch, several times over."""
+    """What is measured: the shape of a backbone, its input, and one client's batch, again and again."""
 
-    backbone: str = "embedded"
-    image_size: int | None = Field(default=None, ge=1)
-    batch: int = Field(default=50, ge=1)
-    classes: int = Field(default=100, ge=1)
-    turns: int = Field(default=5, ge=1)
-
-
-def plain_step_macs(shape: Architecture, prompts: int = 2) -> float:
-    """Return the multiply-adds of a plain training step for one image, forward and backward.
-
-    Per block of T tokens: ``12 T d^2 + 2 T^2 d`` forward (with the usual perceptron of 4 d), and
-    ``12 T d^2 + 4 T^2 d`` backward, as frozen weights need gradients of activations only.
-    """
-    tokens, width = shape.tokens + prompts, shape.width
-    linear = tokens * width * (4 * width + 2 * shape.hidden)
-    patches = shape.patches * 3 * shape.patch**2 * width
-    return shape.depth * (2 * linear + 6 * tokens**2 * width) + patches
+    backbone: str = Field(default="embedded", description="'embedded', a folder, or the name of a timm ViT")
+    image_size: int | None = Field(default=None, ge=1, description="pixels (default: the checkpoint's)")
+    batch: int = Field(default=50, ge=1, description="images of the client, one batch of them")
+    classes: int = Field(default=100, ge=1, description="classes of the task")
+    held: int = Field(default=10, ge=1, description="classes that the client holds")
+    seconds: float = Field(default=30, ge=0, description="turns go on for so long; there are at least two")
+    workers: int = Field(default=0, ge=0, description="processes of one thread each; 0: one per core")
+    precision: Precision = "float32"
 
 
-def plain_forward_macs(shape: Architecture, prompts: int = 2) -> float:
-    """Return the multiply-adds of a plain forward pass for one image."""
-    tokens, width = shape.tokens + prompts, shape.width
-    linear = tokens * width * (4 * width + 2 * shape.hidden)
-    return shape.depth * (linear + 2 * tokens**2 * width) + shape.patches * 3 * shape.patch**2 * width
+def circumstances() -> dict[str, Any]:
+    """Return what a measurement must say of itself: machine, date, versions, commit, load before it."""
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text().splitlines() if described.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "machine": f"{len(os.sched_getaffinity(0))} cores, {names[0] if names else platform.machine()}",
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "environment": environment(),
+        "load_before": os.getloadavg()[0],
+    }
 
 
-def bench(job: Job, workers: int = 0) -> dict[str, Any]:
-    """Measure on ``workers`` processes of one thread at a time; rates are summed over them."""
-    count = workers or len(os.sched_getaffinity(0))
+def bench(job: Job) -> dict[str, Any]:
+    """Measure in several processes of one thread at a time; rates are summed over them."""
+    around = circumstances()
+    count = job.workers or len(os.sched_getaffinity(0))
     torch.set_num_threads(1)
-    shape = load_backbone(job.backbone, job.image_size).architecture
     with get_context("fork").Pool(count) as pool:
         parts = pool.map(_measure, [job] * count, chunksize=1)
     rates = {name: sum(part[name] for part in parts) for name in parts[0]}
-    gflops = rates["matmul"] / 1e9
+    shape = shape_of(job.backbone, job.image_size)
     step = 2 * plain_step_macs(shape)
     round_work = EPOCHS * step + 2 * plain_forward_macs(shape)
-    ccmp = 2 * len(PEP().layers) * job.classes * shape.width
+    mixing = mixing_macs(shape, job.classes)
     return {
+        **around,
+        "load_after": os.getloadavg()[0],
         "backbone": job.backbone,
         "image_size": shape.image_size,
         "batch": job.batch,
+        "classes": job.classes,
+        "precision": job.precision,
         "workers": count,
-        "matmul_gflops": gflops,
+        "matmul_gflops": rates["matmul"] / 1e9,
         "train_samples_per_second": rates["train"],
         "prototype_samples_per_second": rates["prototypes"],
         "evaluate_samples_per_second": rates["evaluate"],
@@ -89,10 +95,33 @@ def bench(job: Job, workers: int = 0) -> dict[str, Any]:
         "plain_equivalent_share": rates["train"] * step / rates["matmul"],
         "round_equivalent_share": rates["round"] * round_work / rates["matmul"],
         "plain_share": rates["plain"] * step / rates["matmul"],
-        "mixing_share_of_forward": ccmp / plain_forward_macs(shape),
-        "mixing_share_by_the_papers_formula": ccmp / paper_forward_macs(shape),
         "peak_memory_mb": peak_memory_mb(),
+        "mixing_macs": mixing,
+        "forward_macs": plain_forward_macs(shape),
+        "forward_macs_by_the_papers_formula": paper_forward_macs(shape),
+        "mixing_share_of_forward": mixing / plain_forward_macs(shape),
+        "mixing_share_by_the_papers_formula": mixing / paper_forward_macs(shape),
     }
+
+
+def plain_forward_macs(shape: Architecture, prompts: int = 2) -> float:
+    """Return the multiply-adds of a plain forward pass for one image.
+
+    Per block of T tokens: ``12 T d^2 + 2 T^2 d`` (with the usual perceptron of 4 d).
+    """
+    tokens, width = shape.tokens + prompts, shape.width
+    linear = tokens * width * (4 * width + 2 * shape.hidden)
+    return shape.depth * (linear + 2 * tokens**2 * width) + shape.patches * 3 * shape.patch**2 * width
+
+
+def plain_step_macs(shape: Architecture, prompts: int = 2) -> float:
+    """Return the multiply-adds of a plain training step for one image, forward and backward.
+
+    Backward, a block takes ``12 T d^2 + 4 T^2 d``: frozen weights need gradients of activations only.
+    """
+    tokens, width = shape.tokens + prompts, shape.width
+    linear = tokens * width * (4 * width + 2 * shape.hidden)
+    return plain_forward_macs(shape, prompts) + shape.depth * (linear + 4 * tokens**2 * width)
 
 
 def paper_forward_macs(shape: Architecture) -> float:
@@ -101,60 +130,75 @@ def paper_forward_macs(shape: Architecture) -> float:
     return shape.depth * (4 * tokens * width**2 + tokens**2 * width)
 
 
+def mixing_macs(shape: Architecture, classes: int) -> float:
+    """Return the multiply-adds of scoring and mixing so many classes' prompts at the mixed blocks."""
+    return 2.0 * len(PEP().layers) * classes * shape.width
+
+
+def best_times(work: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
+    """Let contenders take turns for so long; return the best time of each."""
+    best, turns, started = dict.fromkeys(work, float("inf")), 0, time.perf_counter()
+    while turns < LEAST_TURNS or time.perf_counter() - started < seconds:
+        for name, do in work.items():
+            before = time.perf_counter()
+            do()
+            best[name] = min(best[name], time.perf_counter() - before)
+        turns += 1
+    return best
+
+
 def _measure(job: Job) -> dict[str, float]:
     """Return this process's best rates: flops of a product, images per second of each kind of pass."""
-    client = _Client(job)
-    one, other = torch.randn(MATRIX, MATRIX), torch.randn(MATRIX, MATRIX)
-    contenders: dict[str, tuple[float, Callable[[], object]]] = {
-        "matmul": (2.0 * MATRIX**3, lambda: one @ other),
-        "train": (job.batch, client.train),
-        "plain": (job.batch, client.plain),
-        "prototypes": (job.batch, client.prototypes),
-        "evaluate": (job.batch, client.evaluate),
-        "round": (job.batch, client.round),
-    }
-    best = dict.fromkeys(contenders, float("inf"))
-    for _ in range(job.turns):
-        for name, (_, work) in contenders.items():
-            started = time.perf_counter()
-            work()
-            best[name] = min(best[name], time.perf_counter() - started)
-    return {name: amount / best[name] for name, (amount, _) in contenders.items()}
+    torch.set_num_threads(1)
+    client = BenchClient(job)
+    matrix = torch.randn(MATRIX, MATRIX)
+    kinds = ("train", "plain", "prototypes", "evaluate", "round")
+    work: dict[str, Callable[[], object]] = {kind: getattr(client, kind) for kind in kinds}
+    best = best_times({"matmul": partial(torch.matmul, matrix, matrix), **work}, job.seconds)
+    flops = 2.0 * MATRIX**3
+    return {name: (flops if name == "matmul" else job.batch) / least for name, least in best.items()}
 
 
-class _Client:
-    """One client with a batch of random images, as the engine would run it."""
+class BenchClient:
+    """One client with a batch of random images, as the engine would run it.
+
+    The weights are random too: speed does not depend on them, so that no checkpoint is needed.
+    """
 
     def __init__(self, job: Job) -> None:
-        self.model = PromptedViT(load_backbone(job.backbone, job.image_size))
-        shape = self.model.architecture
+        shape = shape_of(job.backbone, job.image_size)
+        backbone = VisionTransformer(shape).eval().requires_grad_(False)
+        self.model = PromptedViT(backbone, job.precision)
         self.setting = Setting(job.classes, shape.width, shape.depth, shape.patch, 1)
-        self.method = PEP(layers=tuple(block for block in (4, 5, 6) if block < shape.depth))
+        self.method = PEP(layers=tuple(block for block in PEP().layers if block < shape.depth))
         size = (job.batch, 3, shape.image_size, shape.image_size)
         self.images = torch.randint(0, 256, size, dtype=torch.uint8, generator=torch_rng(0, "images"))
-        self.labels = torch.arange(job.batch) % min(10, job.classes)
-        self.visit = self._visit(job)
+        held = min(job.held, job.classes)
+        self.labels = torch.arange(job.batch) % held
+        priors = torch.zeros(job.classes)
+        priors[:held] = 1 / held
+        self.visit = self._visit(job, priors.log())
         reply = self.method.warm_up(self.visit)
         self.state: ServerState = self.method.start(self.setting, 0, [reply] if reply else [])
         self.download = self.method.download(self.state, 0, 0)
-        priors = self.visit.samples.log_priors
-        self.tensors = self.method.personalize(self.model, self.download, priors, ClientMemory())
+        self.tensors = self.method.personalize(self.model, self.download, priors.log(), ClientMemory())
 
-    def _visit(self, job: Job) -> Visit:
+    def _visit(self, job: Job, log_priors: torch.Tensor) -> Visit:
+        images = np.arange(job.batch)
         cache = FrozenCache(
             self.model,
             lambda indices: self.images[torch.from_numpy(indices)],
-            [np.arange(job.batch)],
+            [images],
             self.method.first_block(self.setting),
             self.method.bare_blocks(self.setting),
             limit_bytes=2**40,
         )
-        counts = torch.bincount(self.labels, minlength=job.classes)
-        samples = Samples(cache.view([0]), self.labels, (counts / counts.sum()).log())
+        samples = Samples(cache.view(images), self.labels, log_priors)
         training = Training(epochs=EPOCHS, batch_size=job.batch, lr=1e-4)
         return Visit(0, self.model, samples, training, torch_rng(0, "client"), job.batch)
 
     def train(self) -> None:
+        """Take the forward and backward pass of a training step."""
         batch = next(self.visit.samples.batches(len(self.labels), self.visit.generator))
         trained = {name: self.tensors[name].clone().requires_grad_() for name in self.method.shared()}
         self.method.loss(self.model, self.tensors)(trained, batch).backward()
@@ -164,23 +208,27 @@ class _Client:
         vit = self.model.backbone
         prompt = self.tensors["shared_prompts"].clone().requires_grad_()
         head = self.tensors["head"].clone().requires_grad_()
-        x = vit.embed(vit.normalise(self.images))
-        x = torch.cat([x[:, :1], prompt.expand(len(x), -1, -1), x[:, 1:]], 1)
-        for block in vit.blocks:
-            x = block(x)
+        with self.model.autocast():
+            x = vit.embed(vit.normalise(self.images))
+            x = torch.cat([x[:, :1], prompt.expand(len(x), -1, -1), x[:, 1:]], 1)
+            for block in vit.blocks:
+                x = block(x)
         logits = vit.norm(x)[:, 0] @ head.T
         torch.nn.functional.cross_entropy(logits, self.labels).backward()
 
     @torch.no_grad()
     def prototypes(self) -> None:
+        """Compute what the class centroids are taken of."""
         batch = next(self.visit.samples.batches(len(self.labels)))
         prompter = self.method.prompter(self.model, self.tensors, batch)
         self.model.cls_tokens(batch.inputs, prompter, self.method.layers)
 
     @torch.no_grad()
     def evaluate(self) -> None:
+        """Predict."""
         self.method.predict(self.model, self.tensors, next(self.visit.samples.batches(len(self.labels))))
 
     def round(self) -> None:
+        """Do a whole round of this one client: centroids, training, aggregation."""
         update, _ = self.method.update(self.visit, self.download, ClientMemory())
         self.method.aggregate(self.state, [update])
