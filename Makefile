@@ -44,9 +44,11 @@ test-browser: $(VENV)/installed-dev  ## test the report page in Chromium (needs 
 	@command -v chromium > /dev/null || { echo "install it first: apt-get update && apt-get install -y chromium"; exit 2; }
 	$(BIN)/pytest tests/integration/test_report_browser.py
 
-bench: $(VENV)/installed-dev  ## measure speed on this machine (a few minutes)
-	$(BIN)/fedcue bench
+bench: $(VENV)/installed-dev  ## measure speed on this machine (less than ten minutes on two cores)
+	$(BIN)/fedcue bench backbone=timm/vit_tiny_patch16_224 image_size=128 batch=20 seconds=20
 	$(BIN)/python benchmarks/round.py
+	$(BIN)/python benchmarks/scale.py --rounds 4 --repeat 1
+	$(BIN)/python benchmarks/classes.py --batch 20 --seconds 5
 
 RECIPE ?= cifar100-pathological
 METHOD ?= cue

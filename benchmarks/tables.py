@@ -1,0 +1,159 @@
+"""Fill the tables of ``docs/performance.md`` from the JSON of real runs in ``benchmarks/results``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "performance.md"
+
+
+def read(name: str) -> Any:
+    """Return a result, or nothing if that was not measured."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def when(result: dict[str, Any]) -> str:
+    """Say on what and when a result was measured."""
+    load = f"load {result['load_before']:.1f} before and {result['load_after']:.1f} after"
+    return (
+        f"{result['machine']}; {result['date']}; commit {result['environment']['commit']}; "
+        f"torch {result['environment']['torch']}; {load}."
+    )
+
+
+def limit() -> str:
+    """Return the table of ``fedcue bench``."""
+    found = [result for name in ("bench-base", "bench-tiny", "bench-tiny-bfloat16") if (result := read(name))]
+    rows = [
+        (
+            f"{r['backbone'].removeprefix('timm/')}, {r['image_size']} px, {r['precision']}",
+            f"{r['matmul_gflops']:.0f}",
+            f"{r['train_samples_per_second']:.1f}",
+            f"{r['plain_train_samples_per_second']:.1f}",
+            f"{r['prototype_samples_per_second']:.1f}",
+            f"{r['evaluate_samples_per_second']:.1f}",
+            f"**{r['plain_equivalent_share']:.2f}**",
+            f"**{r['round_equivalent_share']:.2f}**",
+            f"{r['plain_share']:.2f}",
+            f"{r['peak_memory_mb']:.0f}",
+        )
+        for r in found
+    ]
+    head = [
+        "shape",
+        "GFLOP/s",
+        "training",
+        "plain",
+        "prototypes",
+        "evaluation",
+        "share",
+        "round",
+        "plain",
+        "MiB",
+    ]
+    return table(head, rows) + "\n\n" + when(found[0])
+
+
+def contest(name: str) -> str:
+    """Return the table of a comparison."""
+    result = read(name)
+    if result is None:
+        return "Not measured."
+    times = result["times_fedcue"]
+    rows = [
+        (
+            contender,
+            f"{r['seconds_per_round']:.2f}",
+            f"{times['seconds_per_round'][contender]:.2f}",
+            f"{r['start_up_seconds']:.1f}",
+            f"{r['seconds_end_to_end']:.1f}",
+            f"{times['seconds_end_to_end'][contender]:.2f}",
+            f"{r['peak_memory_mb']:.0f}",
+            f"{r['largest_difference_of_parameters']:.0e}",
+        )
+        for contender, r in result["contenders"].items()
+    ]
+    head = [
+        "contender", "s per round", "times fedcue", "start-up s", "end to end s", "times fedcue", "peak MiB",
+        "largest difference",
+    ]  # fmt: skip
+    job = f"{result['rounds']} rounds, {result['workers']} worker(s). "
+    return table(head, rows) + "\n\n" + job + when(result)
+
+
+def scale() -> str:
+    """Return the table of growth."""
+    result = read("scale")
+    rows = [
+        (
+            row["method"],
+            f"{row['clients']:,}",
+            row["clients_per_round"],
+            f"{row['seconds_per_round']:.3f}",
+            f"{row['sampling_milliseconds']:.2f}",
+            f"{row['start_up_seconds']:.2f}",
+            f"{row['peak_memory_mb']:.0f}",
+        )
+        for row in result["runs"]
+    ]
+    head = ["method", "clients", "per round", "s per round", "sampling ms", "start-up s", "peak MiB"]
+    return table(head, rows) + "\n\n" + when(result)
+
+
+def classes() -> str:
+    """Return the table of what class prompts cost."""
+    result = read("classes")
+    rows = [
+        (
+            f"{row['classes']:,}",
+            f"{row['step_milliseconds']:.0f}",
+            f"{row['mixing_share_of_step']:.2%}",
+            f"{row['head_share_of_step']:.2%}",
+            f"{row['mixing_share_of_forward_counted']:.3%}",
+        )
+        for row in result["runs"]
+    ]
+    head = [
+        "classes",
+        "step ms",
+        "mixing, of the step",
+        "head, of the step",
+        "mixing, counted, of the forward pass",
+    ]
+    return table(head, rows) + "\n\n" + when(result)
+
+
+def main() -> None:
+    """Write the page anew."""
+    text = PAGE.read_text()
+    sections = {
+        "limit": limit(),
+        "round": contest("round"),
+        "job": contest("job"),
+        "head": contest("head"),
+        "scale": scale(),
+        "classes": classes(),
+    }
+    for name, content in sections.items():
+        pattern = re.compile(rf"(<!-- {name}:start -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
+        text, count = pattern.subn(lambda m, c=content: f"{m.group(1)}{c}\n{m.group(2)}", text)
+        if count != 1:
+            raise SystemExit(f"{PAGE} must have one section {name!r}, found {count}")
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
