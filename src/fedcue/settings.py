@@ -51,6 +51,9 @@ class Evaluation(Options):
     cls_sample: int = Field(
         default=200, ge=0, description="test images whose cls tokens are kept for figures"
     )
+    prototype_sample: int = Field(
+        default=1000, ge=0, description="training and test images for prototype accuracy by block; 0: none"
+    )
 
 
 class Cache(Options):

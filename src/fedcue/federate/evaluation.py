@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcue.evaluate.metrics import by_domain, summarise
+from fedcue.federate.backbone_accuracy import prototype_accuracy
 from fedcue.federate.federation import Federation
 from fedcue.federate.roster import Roster
 from fedcue.federate.site import Prediction
@@ -98,7 +99,7 @@ def client_groups(federation: Federation) -> list[list[int]]:
 def analyse(
     federation: Federation, state: ServerState, memories: Mapping[int, ClientMemory], prediction: Prediction
 ) -> dict[str, Tensor]:
-    """Return what the figures need: confusions, mean mixing weights by class, a sample of cls tokens."""
+    """Return what the figures need: confusions, mean mixing weights by class, cls tokens, prototypes."""
     classes = federation.setting.classes
     pairs = prediction.labels * classes + prediction.predicted
     tensors = {
@@ -113,6 +114,7 @@ def analyse(
             owned = (getattr(client, f"{part}_labels") for client in federation.clients)
             counts = np.stack([np.bincount(labels, minlength=classes) for labels in owned])
             tensors[f"{part}_class_counts"] = torch.from_numpy(counts).int()
+        tensors |= prototype_accuracy(federation, prediction.images)
     return tensors | _look_inside(federation, state, memories)
 
 

@@ -45,7 +45,7 @@ FIGURES: dict[str, Entry] = {
     "prototype-accuracy": Entry(
         inside.prototype_accuracy,
         "inside",
-        "a finished run whose analysis holds prototype_top1 and prototype_top5",
+        "a finished run with evaluation.prototype_sample above 0",
     ),
     "prototype-drift": Entry(
         inside.prototype_drift,

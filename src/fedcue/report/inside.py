@@ -176,9 +176,12 @@ def prototype_accuracy(series: Sequence[RunSeries]) -> Figure | None:
         for slot, (name, key) in enumerate(names)
     )
     best = int(np.argmax(run.analysis["prototype_top5"].ravel()))
-    alt = f"The nearest prototypes name the class best at the input of block {best}."
-    panel = Panel("line", Axis("block"), Axis("accuracy of the nearest prototypes", percent=True), lines)
-    caption = f"Bare backbone, prototypes of all training images. {alt} {_source(label, run)}"
+    last = run.analysis["prototype_top5"].size - 1
+    where = "at the output of the last block" if best == last else f"at the input of block {best}"
+    alt = f"The nearest prototypes name the class best {where}."
+    x = Axis(f"input of block ({last}: output of the last)")
+    panel = Panel("line", x, Axis("accuracy of the nearest prototypes", percent=True), lines)
+    caption = f"Bare backbone, prototypes of a sample of training images. {alt} {_source(label, run)}"
     return Figure("prototype-accuracy", "Prototype accuracy by block", (panel,), caption, alt)
 
 
