@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -12,6 +13,7 @@ from fedcue.config import dump, load, read_recipe, recipes
 from fedcue.federate import grid as grids
 from fedcue.federate.cost import plan
 from fedcue.registry import METHODS
+from fedcue.report.paper import QUOTED, paper_numbers
 
 OURS = [name for name in recipes() if name != "default"]
 MAIN = ["cifar100-pathological", "tinyimagenet-pathological", "domainnet", "inaturalist", "pacs"]
@@ -46,6 +48,16 @@ def test_the_papers_numbers_belong_to_runs_of_the_grid(name: str) -> None:
         variants = {key: value for key, value in found.items() if isinstance(value, dict)}
         for variant in variants or {"": found}:
             assert (method, variant) in cells
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if "paper" in read_recipe(name)[1]])
+@pytest.mark.parametrize("scale", ["paper", "cpu"])
+def test_the_papers_numbers_are_found_for_every_run(name: str, scale: str) -> None:
+    table = read_recipe(name)[1]["paper"]
+    for job in jobs(name, scale):
+        cell = table.get(job.method, {}).get(job.variant, {}) if job.variant else table.get(job.method, {})
+        expected = {measure: cell[key] for measure, key in QUOTED.items() if key in cell}
+        assert paper_numbers(json.loads(json.dumps(dump(job.config)))) == expected
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -87,7 +87,9 @@ def compare(
         for part in (comparison.table, comparison.differences):
             if part.lines:
                 print_wide(console, rich_table(part))
-        console.print(f"{tables.NOTE}\nresults in {folder} (compare.md, .csv, .tex, .json)", highlight=False)
+        console.print(
+            f"{comparison.note}\nresults in {folder} (compare.md, .csv, .tex, .json)", highlight=False
+        )
     report(problems)
 
 

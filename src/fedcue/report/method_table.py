@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from fedcue.config import read_recipe, recipes
+from fedcue.report.paper import paper_numbers
 from fedcue.report.runs import RunRecord, number
 from fedcue.report.series import RunSeries, spread
 from fedcue.report.tables import Cell, Table, short
@@ -43,11 +42,6 @@ ACCURACIES = {
     "percentile_15_accuracy": Column("15th pct", "15th percentile of the clients' accuracies, in %", True),
     "heldout_mean_accuracy": Column("held-out", "mean accuracy of clients that never train, in %", True),
 }
-PAPER = {
-    "mean": Column("mean, paper", "mean accuracy the paper reports, in %", None),
-    "worst": Column("worst, paper", "accuracy of the worst client the paper reports, in %", None),
-    "heldout": Column("held-out, paper", "accuracy of held-out clients the paper reports, in %", None),
-}
 COSTS = {
     "upload_floats": Column("floats up", "floats one client sends in one round", False),
     "download_floats": Column("floats down", "floats one client receives in one round", False),
@@ -58,20 +52,23 @@ COSTS = {
 
 def method_table(series: Sequence[RunSeries]) -> MethodTable:
     """Return a line per series, the best of each column marked."""
-    paper = [_paper(one.runs[0]) for one in series]
-    quoted = {key: column for key, column in PAPER.items() if any(key in numbers for numbers in paper)}
-    scored = {key: column for key, column in ACCURACIES.items() if any(one.values(key) for one in series)}
+    paper = [paper_numbers(one.runs[0].config) for one in series]
+    quoted = {key for numbers in paper for key in numbers}
+    scored = [key for key in ACCURACIES if any(one.values(key) for one in series)]
     columns = (
         Column("method", "method and the settings that set it apart", None),
         Column("seeds", "number of runs", None),
-        *scored.values(), *quoted.values(), *COSTS.values(),
+        *(column for key in scored for column in _columns(key, key in quoted)), *COSTS.values(),
     )  # fmt: skip
     lines: list[list[Value]] = [
         [
             (one.label, one.label),
             (float(len(one.runs)), str(len(one.runs))),
-            *(_accuracy(one, key) for key in scored),
-            *(_quoted(numbers, key) for key in quoted),
+            *(
+                value
+                for key in scored
+                for value in (_accuracy(one, key), *[_quoted(numbers.get(key))] * (key in quoted))
+            ),
             *(_cost(one, key) for key in COSTS),
         ]
         for one, numbers in zip(series, paper, strict=True)
@@ -101,8 +98,14 @@ def _accuracy(one: RunSeries, key: str) -> Value:
     return mean, f"{mean:.1f} ± {100 * spread(values):.1f}" if len(values) > 1 else f"{mean:.1f}"
 
 
-def _quoted(numbers: Mapping[str, float], key: str) -> Value:
-    value = numbers.get(key)
+def _columns(key: str, quoted: bool) -> list[Column]:
+    """Return a measure's column and, where the recipe quotes the paper, the paper's beside it."""
+    ours = ACCURACIES[key]
+    meaning = f"{ours.meaning}, as the paper reports it at its own scale"
+    return [ours, Column(f"{ours.name}, paper", meaning, None)] if quoted else [ours]
+
+
+def _quoted(value: float | None) -> Value:
     return (None, NONE) if value is None else (value, f"{value:.1f}")
 
 
@@ -127,14 +130,3 @@ def _run_cost(run: RunRecord, key: str) -> float | None:
         return (travelled + (number(run.summary.get("warm_up_upload_bytes")) or 0)) / 1e6
     visits = sum(len(r["clients"]) for r in run.rounds if isinstance(r.get("clients"), list))
     return sum(number(r.get(key)) or 0 for r in run.rounds) / visits if visits else None
-
-
-def _paper(run: RunRecord) -> dict[str, float]:
-    """Return the numbers the run's recipe quotes from the paper: ``[paper.METHOD]`` mean, worst, heldout."""
-    name = run.config.get("recipe")
-    if not isinstance(name, str) or name not in recipes():
-        return {}
-    quoted: Any = read_recipe(name)[1].get("paper")
-    numbers = quoted.get(run.method) if isinstance(quoted, Mapping) else None
-    found = {key: number(numbers.get(key)) for key in PAPER} if isinstance(numbers, Mapping) else {}
-    return {key: value for key, value in found.items() if value is not None}

@@ -6,7 +6,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -15,6 +15,7 @@ from scipy.special import stdtrit
 
 from fedcue.errors import RunFolderError
 from fedcue.record.folder import read_metrics
+from fedcue.report.paper import paper_numbers
 
 ACCURACIES = ("mean_accuracy", "worst_accuracy", "heldout_mean_accuracy")
 TRAFFIC = ("upload_floats", "download_floats", "upload_bytes", "download_bytes")
@@ -24,11 +25,12 @@ MEASURES = (*ACCURACIES, *COSTS)
 
 @dataclass(frozen=True)
 class RunNumbers:
-    """One run: its seed and every measure, None where there is none."""
+    """One run: its seed, every measure (None where there is none), and the paper's numbers for it."""
 
     folder: Path
     seed: int
     values: Mapping[str, float | None]
+    paper: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,11 @@ class Row:
         """What the line is called."""
         return f"{self.method} {self.variant}".strip()
 
+    @property
+    def paper(self) -> Mapping[str, float]:
+        """What the paper reports for this line, in percent."""
+        return self.runs[0].paper if self.runs else {}
+
     def measure(self, name: str) -> Measure:
         """Return one measure over the seeds."""
         return Measure(tuple(run.values[name] for run in self.runs))
@@ -109,11 +116,12 @@ def read_run(folder: Path, target: float) -> RunNumbers:
     """Read one finished run."""
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        seed = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))["seed"]
+        config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
         rounds = read_metrics(folder)
         values = {name: summary[name] for name in (*ACCURACIES, "seconds")}
         values |= _per_visit(rounds) | _to_target(rounds, summary, target)
-        return RunNumbers(folder, int(seed), {name: _number(values[name]) for name in MEASURES})
+        numbers = {name: _number(values[name]) for name in MEASURES}
+        return RunNumbers(folder, int(config["seed"]), numbers, paper_numbers(config))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunFolderError(
             f"{folder} is not a finished run that can be read ({type(error).__name__}: {error}). "

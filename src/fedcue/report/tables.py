@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcue.record.files import explained, write_json, write_text
+from fedcue.report import paper
 from fedcue.report.statistics import (
     ACCURACIES,
     MEASURES,
@@ -57,11 +58,15 @@ class Comparison:
     def table(self) -> Table:
         """Means over seeds, one line per method."""
         reach = f"{100 * self.target:g} %"
-        headings = (
-            "method", "seeds", "mean", "worst", "held-out", "floats up", "floats down", "bytes up",
-            "bytes down", f"rounds to {reach}", f"floats to {reach}", "seconds",
+        names = (
+            "mean", "worst", "held-out", "floats up", "floats down", "bytes up", "bytes down",
+            f"rounds to {reach}", f"floats to {reach}", "seconds",
         )  # fmt: skip
         shown = [name for name in MEASURES if name != "client_floats_to_target"]
+        quoted = {name for row in self.rows for name in row.paper}
+        headings = ["method", "seeds"]
+        for name, heading in zip(shown, names, strict=True):
+            headings += [heading, *[f"{heading}, paper"] * (name in quoted)]
         best = {name: _best(name, [row.measure(name) for row in self.rows]) for name in shown}
         lines = []
         for row in self.rows:
@@ -70,8 +75,15 @@ class Comparison:
                 measure = row.measure(name)
                 wins = measure.mean is not None and measure.complete and measure.mean == best[name]
                 cells.append(Cell(_text(name, measure), wins and len(self.rows) > 1))
+                if name in quoted:
+                    cells.append(Cell(f"{row.paper[name]:.1f}" if name in row.paper else NONE))
             lines.append(tuple(cells))
-        return Table(headings, tuple(lines))
+        return Table(tuple(headings), tuple(lines))
+
+    @property
+    def note(self) -> str:
+        """What a reader must know of the numbers."""
+        return f"{NOTE} {paper.NOTE}" if any(row.paper for row in self.rows) else NOTE
 
     @property
     def differences(self) -> Table:
@@ -110,7 +122,7 @@ class Comparison:
         tables = [table for table in (self.table, self.differences) if table.lines]
         write_json(folder / "compare.json", self.plain())
         write_text(folder / "compare.csv", _csv(self.rows))
-        write_text(folder / "compare.md", "\n".join(map(markdown, tables)) + f"\n{NOTE}\n")
+        write_text(folder / "compare.md", "\n".join(map(markdown, tables)) + f"\n{self.note}\n")
         write_text(folder / "compare.tex", "\n".join(map(latex, tables)))
 
 
@@ -161,6 +173,7 @@ def _plain_row(row: Row) -> dict[str, Any]:
         "variant": row.variant,
         "seeds": [run.seed for run in row.runs],
         "runs": [run.folder.name for run in row.runs],
+        **({"paper": dict(row.paper)} if row.paper else {}),
         **{name: {"mean": m.mean, "std": m.std, "values": list(m.values)} for name, m in measures.items()},
     }
 

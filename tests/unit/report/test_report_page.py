@@ -88,14 +88,25 @@ def test_the_best_of_a_column_is_marked(tmp_path: Path) -> None:
     assert table.table.lines[5][table.table.headings.index("held-out")].text == "–"
 
 
-def test_the_paper_is_quoted_where_the_recipe_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = tmp_path / "quoting.toml"
-    recipe.write_text("[paper.pep]\nmean = 95.46\nworst = 84.74\n")
-    monkeypatch.setattr("fedcue.report.method_table.recipes", lambda: {"quoting": recipe})
-    monkeypatch.setattr("fedcue.config.recipes", lambda: {"quoting": recipe})
-    write_run(tmp_path / "run", recipe="quoting")
-    table = method_table(series_of(find_runs([tmp_path / "run"])))
-    assert table.table.lines[0][table.table.headings.index("mean, paper")].text == "95.5"
+def test_the_paper_is_quoted_beside_ours_where_the_recipe_does(tmp_path: Path) -> None:
+    for method in ("pfedpg", "pep"):
+        write_run(tmp_path / method, method, recipe="cifar100-heldout")
+    table = method_table(series_of(find_runs([tmp_path])))
+    headings = table.table.headings
+    assert headings[headings.index("mean") + 1] == "mean, paper"
+    assert headings[headings.index("held-out") + 1] == "held-out, paper"
+    assert "worst, paper" not in headings
+    quoted = [line[headings.index("held-out, paper")].text for line in table.table.lines]
+    assert quoted == ["–", "93.7"]
+
+
+def test_the_paper_is_quoted_by_the_settings_of_a_sweep(tmp_path: Path) -> None:
+    settings = {"recipe": "cifar100-temperatures-layers", "method__layers": [4, 5, 6]}
+    for temperature in (0.05, 100.0, 7.0):
+        write_run(tmp_path / f"{temperature}", method__temperature=temperature, **settings)
+    table = method_table(series_of(find_runs([tmp_path]))).table
+    quoted = {line[table.headings.index("mean, paper")].text for line in table.lines}
+    assert quoted == {"88.8", "87.9", "–"}
 
 
 def test_a_recipe_named_in_a_run_is_never_a_path(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""What the paper reports for a run's recipe, method and setting, in percent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fedcue.config import flat, parse, read_recipe, recipes
+
+QUOTED = {
+    "mean_accuracy": "mean",
+    "worst_accuracy": "worst",
+    "percentile_15_accuracy": "percentile_15",
+    "heldout_mean_accuracy": "heldout_mean",
+}
+"""Our measures and their keys in a recipe's ``[paper]`` table."""
+
+NOTE = "The paper's numbers are as printed there, at its own scale."
+
+
+def paper_numbers(config: Mapping[str, Any]) -> dict[str, float]:
+    """Return the paper's numbers for a run's settings by our measure's name; none where it has none.
+
+    A recipe holds them as ``[paper.METHOD]``, for a sweep by its variants: ``"key=value key=value"``.
+    """
+    name, method = config.get("recipe"), config.get("method")
+    if not isinstance(name, str) or name not in recipes() or not isinstance(method, Mapping):
+        return {}
+    table = read_recipe(name)[1].get("paper")
+    own = table.get(method.get("name")) if isinstance(table, Mapping) else None
+    if not isinstance(own, Mapping):
+        return {}
+    settings = flat(config)
+    variants = [value for key, value in own.items() if isinstance(value, Mapping) and _is_of(key, settings)]
+    numbers = variants[0] if variants else own
+    found = {measure: numbers.get(key) for measure, key in QUOTED.items()}
+    return {measure: float(value) for measure, value in found.items() if isinstance(value, int | float)}
+
+
+def _is_of(variant: str, settings: Mapping[str, Any]) -> bool:
+    """Say whether a run has the settings ``key=value key=value``; values may hold spaces."""
+    wanted = parse(re.split(r" (?=[\w.]+=)", variant))
+    return all(settings.get(key, settings.get(f"{key}.name")) == value for key, value in wanted.items())
