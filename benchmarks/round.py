@@ -60,6 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--backbone", default="embedded")
     parser.add_argument("--image-size", type=int, default=None)
     parser.add_argument("--root", type=Path, default=None, help="CIFAR-100 folder (default: digits)")
+    parser.add_argument("--images", type=int, default=20, help="training images of a class of CIFAR-100")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--workers", type=int, default=1)
@@ -79,8 +80,10 @@ def settings(given: argparse.Namespace) -> list[str]:
     if given.image_size:
         chosen.append(f"backbone.image_size={given.image_size}")
     if given.root:
-        chosen += ["data=cifar100", f"data.root={given.root}"]
-        chosen += ["data.train_per_class=20", "data.test_per_class=2"]
+        chosen += [
+            "data=cifar100", f"data.root={given.root}", f"data.train_per_class={given.images}",
+            "data.test_per_class=2", "partition.classes_per_client=10", "training.head_lr=0.005",
+        ]  # fmt: skip
     return chosen
 
 
@@ -121,7 +124,10 @@ def run(name: str, given: argparse.Namespace) -> dict[str, Any]:
         started = time.time()
         with open(Path(folder) / "log", "wb") as log:
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path()}
-            seconds, memory = watched([sys.executable, *command], env=environment, stdout=log, stderr=log)
+            arguments = [sys.executable, *command]
+            code, seconds, memory = watched(arguments, env=environment, stdout=log, stderr=log)
+        if code:
+            raise SystemExit((Path(folder) / "log").read_text()[-2000:] + f"{name} failed")
         tensors = load_file(out)
     spans = tensors.pop("spans")
     rounds = (spans[:, 1] - spans[:, 0]).tolist()

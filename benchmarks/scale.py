@@ -26,8 +26,9 @@ from machine import circumstances
 import fedcue
 from fedcue.federate.executor import Executor
 from fedcue.federate.federation import Federation
-from fedcue.federate.run import Run, Silent, peak_memory_mb
+from fedcue.federate.run import Run, Silent
 from fedcue.federate.sampling import sample_clients
+from fedcue.memory import peak_memory_mb
 from fedcue.record.folder import RunFolder
 
 SETTINGS = [

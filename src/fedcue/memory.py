@@ -1,9 +1,12 @@
-"""Memory that a process shares with those forked from it, not limited by ``/dev/shm``."""
+"""Memory that a process shares with those forked from it, and how much it took at most."""
 
 from __future__ import annotations
 
 import math
 import mmap
+import multiprocessing
+import re
+import resource
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +20,8 @@ def shared_zeros(
 ) -> Tensor:
     """Return zeros that forked processes can write for each other, in memory or in a file.
 
-    Pages take up room only once they are written. The file has no name and goes with the processes.
+    Not limited by ``/dev/shm``, which has 64 MB in a container. Pages take up room only once they are
+    written. The file has no name and goes with the processes.
     """
     size = max(1, math.prod(shape) * dtype.itemsize)
     if folder is None:
@@ -29,3 +33,16 @@ def shared_zeros(
             buffer = mmap.mmap(file.fileno(), size)
     count = math.prod(shape)
     return torch.frombuffer(buffer, dtype=dtype, count=count).view(*shape) if count else torch.empty(*shape)
+
+
+def peak_memory_mb() -> float:
+    """Return the peak memory of this process and of its largest living worker, in MiB."""
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    workers = [_peak_of(worker.pid) for worker in multiprocessing.active_children()]
+    return (own + max(workers, default=0)) / 1024
+
+
+def _peak_of(pid: int | None) -> int:
+    status = Path(f"/proc/{pid}/status")
+    found = re.search(r"VmHWM:\s*(\d+)", status.read_text()) if status.is_file() else None
+    return int(found[1]) if found else 0

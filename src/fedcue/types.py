@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from torch import Tensor
+from torch import Tensor, device
 
 Tensors = Mapping[str, Tensor]
 """Named tensors; the names are the paper's nouns (``head``, ``shared_prompts``, ``prototypes``)."""
@@ -61,6 +61,11 @@ class ClientMemory:
     """What stays at the client between its visits and is never sent."""
 
     tensors: Tensors = field(default_factory=dict)
+
+
+def moved(tensors: Tensors, to: device | str) -> dict[str, Tensor]:
+    """Return ``tensors`` on a device; those that are there already are not copied."""
+    return {name: tensor.to(to) for name, tensor in tensors.items()}
 
 
 def count_floats(tensors: Tensors) -> int:

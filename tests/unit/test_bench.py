@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
 from typer.testing import CliRunner
@@ -18,6 +19,7 @@ from fedcue.federate.bench import (
     plain_forward_macs,
     plain_step_macs,
 )
+from fedcue.memory import peak_memory_mb
 from fedcue.model.shapes import shape_of
 from fedcue.types import ClientMemory
 
@@ -71,3 +73,9 @@ def test_the_client_measured_trains_what_pep_trains() -> None:
     assert client.tensors["class_prompts"].shape[0] == 3
     update, _ = client.method.update(client.visit, client.download, ClientMemory())
     assert set(update.tensors) >= {"head", "shared_prompts", "class_prompts", "centroids"}
+
+
+def test_a_program_that_has_ended_does_not_count_as_memory() -> None:
+    before = peak_memory_mb()
+    subprocess.run(["true"], check=True)
+    assert before <= peak_memory_mb() < before + 50

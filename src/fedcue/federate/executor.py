@@ -42,7 +42,8 @@ class Executor:
         global _federation
         torch.set_num_threads(1)
         self.federation, self.roster = federation, federation.roster
-        self.workers = workers or len(os.sched_getaffinity(0))
+        on_cpu = federation.model.device.type == "cpu"  # a GPU cannot be shared with forked processes
+        self.workers = (workers or len(os.sched_getaffinity(0))) if on_cpu else 1
         _ = federation.cache  # allocated before the fork, so that all processes share it
         _federation = federation
         self._pool: ProcessPoolExecutor | None = None

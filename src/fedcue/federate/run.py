@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from fedcue.federate.roster import Roster
 from fedcue.federate.sampling import sample_clients, warm_start_clients
 from fedcue.federate.tracking import Tracking
 from fedcue.federate.transport import Transport
+from fedcue.memory import peak_memory_mb
 from fedcue.record.checkpoint import Checkpoint
 from fedcue.record.folder import RunFolder
 from fedcue.settings import RunConfig
@@ -259,9 +259,3 @@ def describe_model(roster: Roster, class_priors: Mapping[int, NDArray[np.float64
         "classes": list(roster.classes),
         "clients": clients,
     }
-
-
-def peak_memory_mb() -> float:
-    """Return the peak memory of this process and of its largest worker, in MiB."""
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return (own + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1024

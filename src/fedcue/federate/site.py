@@ -27,7 +27,7 @@ from fedcue.model.prompted import PromptedViT
 from fedcue.rng import torch_rng
 from fedcue.settings import RunConfig
 from fedcue.train.samples import Samples
-from fedcue.types import ClientMemory, Download, Setting, Tensors, Update
+from fedcue.types import ClientMemory, Download, Setting, Tensors, Update, moved
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,13 @@ class Site:
         try:
             deadline = None if limit is None else time.monotonic() + limit
             visit = self._visit(client, generator, guard, deadline)
-            update, memory = self.method.update(visit, download, memory)
+            update, memory = self.method.update(visit, *self._placed(download, memory))
         except Interrupted:
             raise
         except Exception as error:  # whatever goes wrong at one client must not end the run
             raise ClientError(f"{type(error).__name__}: {error}") from error
+        update = replace(update, tensors=moved(update.tensors, "cpu"))
+        memory = ClientMemory(moved(memory.tensors, "cpu"))
         for name, tensor in update.tensors.items():
             if not torch.isfinite(tensor).all():
                 raise ClientError(f"its update of {name} is not finite")
@@ -142,17 +144,25 @@ class Site:
         batches = samples.batches(self.config.evaluation.chunk)
         logits = torch.cat([self.method.logits(self.model, tensors, batch).cpu() for batch in batches])
         parts = logits.split([self.test_size(client) for client in clients])
-        return torch.cat([estimate_priors(own).log().float().expand(len(own), -1) for own in parts])
+        priors = [estimate_priors(own).log().float().expand(len(own), -1) for own in parts]
+        return torch.cat(priors).to(self.model.device)
 
     def _for_test(
         self, clients: Sequence[int], download: Download, memory: ClientMemory, final: bool, samples: Samples
     ) -> Tensors:
         """Return the tensors these clients are tested with."""
+        download, memory = self._placed(download, memory)
         if not self.method.keeps_memory:
             return self.method.personalize(self.model, download, samples.log_priors, memory)
         generator = torch_rng(self.config.seed, "test", clients[0], download.round)
         guard = self.protection.guard(clients[0], "test")
         return self.method.for_test(self._visit(clients[0], generator, guard), download, memory, final)
+
+    def _placed(self, download: Download, memory: ClientMemory) -> tuple[Download, ClientMemory]:
+        """Return what a client has and gets, on the device it works on."""
+        device = self.model.device
+        here = ClientMemory(moved(memory.tensors, device))
+        return replace(download, tensors=moved(download.tensors, device)), here
 
     # Their images
 
@@ -174,7 +184,7 @@ class Site:
         priors = torch.stack([self.log_priors(client) for client in clients]).repeat_interleave(counts, 0)
         labels = np.concatenate([self.dataset.labels[self.test_images(client)] for client in clients])
         view = self.cache.view(np.concatenate([self.test_images(client) for client in clients]))
-        return Samples(view, torch.from_numpy(labels), priors, self.stop.check)
+        return Samples(view, torch.from_numpy(labels), priors.to(self.model.device), self.stop.check)
 
     def _parts(self, client: ClientData) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         on_validation = self.config.evaluation.on == "validation"
@@ -199,7 +209,7 @@ class Site:
         samples = Samples(
             self.cache.view(own.train, augment),
             torch.from_numpy(own.train_labels),
-            self.log_priors(client),
+            self.log_priors(client).to(self.model.device),
             partial(self._check, deadline),
         )
         config = self.config
