@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint types unit test-browser bench results readme clean
+.PHONY: help env demo test lint types unit test-browser test-flower bench results readme clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -38,7 +38,10 @@ types: $(VENV)/installed-dev  ## check types
 	$(BIN)/mypy
 
 unit: $(VENV)/installed-dev  ## run the tests
-	$(BIN)/pytest -m "not slow" --numprocesses auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -m "not slow and not flower" --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+test-flower: $(VENV)/installed-dev  ## test real deployments on this machine: Flower's own processes
+	$(BIN)/pytest -m flower tests/integration/test_flower.py
 
 test-browser: $(VENV)/installed-dev  ## test the report page in Chromium (needs Debian's package chromium)
 	@command -v chromium > /dev/null || { echo "install it first: apt-get update && apt-get install -y chromium"; exit 2; }

@@ -36,6 +36,8 @@ class MemoryGrid(Grid):
     bytes: int = 0
     sent: list[tuple[str, int]] = field(default_factory=list)
     numbers: Any = field(default_factory=count)
+    fatal: tuple[type[Exception], ...] = ()
+    """What ends the server instead of the node."""
 
     def __post_init__(self) -> None:
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
@@ -72,6 +74,8 @@ class MemoryGrid(Grid):
         received = self._over_the_wire(message)
         try:
             reply = node.answer(received, context)
+        except self.fatal:
+            raise
         except Exception as error:
             reply = Message(Error(1, str(error)), reply_to=received)
         if reply is not None:

@@ -86,7 +86,11 @@ def pack(tensors: Tensors) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, Tensor]:
-    """Return the tensors in the bytes of a safetensors file."""
+    """Return the tensors in the bytes of a safetensors file.
+
+    They are copied into torch's own, aligned memory: some kernels (FedPR's decomposition) round
+    differently at other addresses, which depend on how the bytes arrived.
+    """
     from safetensors.torch import load
 
-    return load(data)
+    return {name: tensor.clone() for name, tensor in load(data).items()}

@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
 from support import SMALL
+from torch import Tensor
 
 pytest.importorskip("flwr")
 
-from memory_grid import MemoryGrid, nodes
+from flwr.app import Context, Message
+from memory_grid import MemoryGrid, Node, nodes
 from test_run import without_times
 
 import fedcue
+from fedcue.errors import ClientError, FedcueError
+from fedcue.federate.federation import Federation
 from fedcue.federate.observer import Silent
+from fedcue.federate.sampling import sample_clients
+from fedcue.flower.client_app import app
+from fedcue.flower.messages import TRAIN, read_outcomes, write_outcomes
 from fedcue.flower.server_app import Deployment, serve
+from fedcue.model.backbone import locate
 from fedcue.record.folder import read_metrics
 from fedcue.registry import METHODS
 
@@ -46,3 +63,194 @@ def test_every_method_ends_as_in_the_simulator_bit_for_bit(method: str, tmp_path
     assert without_times(read_metrics(result.folder)) == without_times(read_metrics(expected.folder))
     assert result.mean_accuracy == expected.mean_accuracy
     assert json.loads((result.folder / "model.json").read_text())["clients"]["0"] == {"name": "client-0"}
+
+
+def spoiled(change: Callable[[dict[str, Tensor]], dict[str, Tensor]], victim: int) -> Callable[..., Message]:
+    """Return a ClientApp whose client ``victim`` changes what it sends when it trains."""
+
+    def answer(message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        if message.metadata.message_type != TRAIN:
+            return reply
+        outcomes = read_outcomes(reply.content, 2**30).values()
+        sent = [replace(o, tensors=change(dict(o.tensors))) if o.client == victim else o for o in outcomes]
+        return Message(write_outcomes(sent), reply_to=message)
+
+    return answer
+
+
+FAULTS = {
+    "nan": (lambda t: {**t, "head": t["head"] * float("nan")}, "its update of head is not finite"),
+    "shape": (
+        lambda t: {**t, "head": t["head"][:1]},
+        r"its head has shape \[1, 128\] instead of \[10, 128\]",
+    ),
+    "type": (lambda t: {**t, "head": t["head"].double()}, "its head is of type torch.float64"),
+    "name": (lambda t: {**t, "tail": t["head"].clone()}, "its update has an unknown 'tail'"),
+    "missing": (lambda t: {name: v for name, v in t.items() if name != "head"}, "its update has no head"),
+    "huge": (lambda t: {**t, "head": torch.zeros(5000, 5000)}, "holds 100.* bytes, at most"),
+}
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> fedcue.Result:
+    """The simulator's run in which the first client that is sampled fails, in every round it is in."""
+    config = fedcue.configure("default", [*SETTINGS, "method=fedvpt"])
+    victim = sample_clients(Federation(config).training_clients, config, 0)[0]
+
+    class Broken(Federation):
+        def train(self, download: Any, memory: Any) -> Any:
+            if download.client == victim:
+                raise ClientError("it is broken")
+            return super().train(download, memory)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedcue.federate.run.Federation", Broken)
+        return fedcue.run(config, tmp_path_factory.mktemp("runs") / "broken")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_update_is_left_out_by_name(fault: str, expected: fedcue.Result, tmp_path: Path) -> None:
+    change, reason = FAULTS[fault]
+    victim = expected.rounds[0]["failures"][0]["client"]
+    members = nodes(2, tmp_path)
+    members[100 + victim % 2].answer = spoiled(change, victim)
+    result = serve(MemoryGrid(members), deployment(tmp_path / "run", "method=fedvpt"), Silent())
+    failure = result.rounds[0]["failures"][0]
+    assert failure["client"] == victim
+    assert re.search(reason, failure["reason"])
+    assert (result.folder / "model.safetensors").read_bytes() == (
+        expected.folder / "model.safetensors"
+    ).read_bytes()
+
+
+def test_a_silent_node_and_a_dying_one_are_left_out(tmp_path: Path) -> None:
+    def when_training(then: Callable[[], Any]) -> Callable[..., Any]:
+        return lambda message, context: (
+            then() if message.metadata.message_type == TRAIN else app(message, context)
+        )
+
+    def die() -> None:
+        raise RuntimeError("out of memory")
+
+    members = nodes(3, tmp_path)
+    members[100].answer = when_training(lambda: None)
+    members[101].answer = when_training(die)
+    settings = deployment(
+        tmp_path / "run", "method=head", "heldout=0", "clients_per_round=5", "rounds=1", round_timeout=0.5
+    )
+    result = serve(MemoryGrid(members), settings, Silent())
+    reasons = {failure["client"]: failure["reason"] for failure in result.rounds[0]["failures"]}
+    assert reasons == {
+        0: "no answer within 0.5 s",
+        3: "no answer within 0.5 s",
+        1: "its node failed: out of memory",
+        4: "its node failed: out of memory",
+    }
+
+
+def test_too_few_clients_end_the_run_with_a_checkpoint_and_it_goes_on_when_they_are_back(
+    tmp_path: Path,
+) -> None:
+    whole = serve(
+        MemoryGrid(nodes(2, tmp_path / "a")), deployment(tmp_path / "whole", "method=ppt"), Silent()
+    )
+    members = nodes(2, tmp_path / "b")
+    settings = deployment(tmp_path / "run", "method=ppt", "min_updates=2", node_timeout=0.2)
+
+    class Leave(Silent):
+        def finished_round(self, record: Any) -> None:
+            members[101].connected = members[100].connected = False
+
+    with pytest.raises(FedcueError, match=r"Fewer than 2 clients were connected for node_timeout=0.2 s"):
+        serve(MemoryGrid(members), settings, Leave())
+    assert (tmp_path / "run" / "checkpoints" / "round-000001.ckpt").exists()
+    for node in members.values():
+        node.connected = True
+    result = serve(MemoryGrid(members), settings, Silent())
+    assert (result.folder / "model.safetensors").read_bytes() == (
+        whole.folder / "model.safetensors"
+    ).read_bytes()
+
+
+class Stop(Exception):  # noqa: N818
+    """The server dies."""
+
+
+@pytest.mark.parametrize("method", ["ppt", "pfedpg"])
+def test_a_server_that_dies_after_clients_trained_goes_on_with_the_memories_of_before(
+    method: str, tmp_path: Path
+) -> None:
+    """The clients have trained round 2 when the server dies; the resumed server repeats it."""
+    options = (f"method={method}", "heldout=0", "clients_per_round=5", "rounds=3")
+    whole = serve(MemoryGrid(nodes(2, tmp_path / "a")), deployment(tmp_path / "whole", *options), Silent())
+    members, visits = nodes(2, tmp_path / "b"), []
+
+    def dying(message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        visits.append(message.metadata.message_type)
+        if visits.count(TRAIN) == 2:
+            raise Stop
+        return reply
+
+    members[101].answer = dying
+    grid = MemoryGrid(members, fatal=(Stop,))
+    with pytest.raises(Stop):
+        serve(grid, deployment(tmp_path / "run", *options), Silent())
+    members[101].answer = app
+    kept = {path.name for path in (tmp_path / "b").rglob("round-*.safetensors")}
+    assert kept == {"round-000000.safetensors", "round-000001.safetensors"}
+    result = serve(MemoryGrid(members), deployment(tmp_path / "run", *options), Silent())
+    assert (result.folder / "model.safetensors").read_bytes() == (
+        whole.folder / "model.safetensors"
+    ).read_bytes()
+    assert (result.folder / "clients.csv").read_bytes() == (whole.folder / "clients.csv").read_bytes()
+    for folder in (tmp_path / "b").rglob("client-*"):
+        assert len(list(folder.iterdir())) == 2
+
+
+def test_a_client_that_disagrees_is_refused_by_name(tmp_path: Path) -> None:
+    members = nodes(2, tmp_path)
+    other = tmp_path / "backbone"
+    shutil.copytree(locate("embedded"), other)
+    config = json.loads((other / "config.json").read_text())
+    config["pretrained_cfg"] = {**config.get("pretrained_cfg", {}), "mean": [0.1, 0.2, 0.3]}
+    (other / "config.json").write_text(json.dumps(config))
+    members[101].config["backbone"] = str(other)
+    with pytest.raises(FedcueError, match=r"Node 101 was refused: its backbone \(hash.*preprocessing"):
+        serve(MemoryGrid(members), deployment(tmp_path / "run", node_timeout=0.1), Silent())
+
+
+def test_sites_with_folders_of_their_own_join_by_class_name(tmp_path: Path) -> None:
+    """Two sites hold different parts of the class list; a third holds a class nobody knows."""
+    held = {"a": ["cat", "dog"], "b": ["dog", "owl"], "c": ["dog", "unicorn"]}
+    generator = np.random.default_rng(0)
+    for site, classes in held.items():
+        for number in range(16):
+            name = tmp_path / site / classes[number % 2] / f"{number}.png"
+            name.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(generator.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(name)
+    members = {
+        number: Node({"partition-id": number, "data": str(tmp_path / site), "name": f"site {site}"})
+        for number, site in enumerate(held)
+    }
+    settings = {
+        "settings": 'rounds=1 clients_per_round=2 data=folder data.classes=\'["cat","dog","owl"]\' '
+        "partition=natural heldout=0 training.epochs=1 snapshots=[]",
+        "poll": 0.001,
+        "node_timeout": 0.5,
+    }
+    two = dict(list(members.items())[:2])
+    result = serve(
+        MemoryGrid(two), Deployment.of({**settings, "out": str(tmp_path / "run"), "clients": 2}), Silent()
+    )
+    rows = (tmp_path / "run" / "clients.csv").read_text().splitlines()
+    assert [row.split(",")[1] for row in rows[1:]] == ["site a", "site b"]
+    state = load_file(result.folder / "model.safetensors")
+    assert state["has_prototype"].tolist() == [True, True, True]
+    with pytest.raises(FedcueError, match=r"Node 2 was refused: its data holds the class 'unicorn'"):
+        serve(
+            MemoryGrid(members),
+            Deployment.of({**settings, "out": str(tmp_path / "x"), "clients": 3}),
+            Silent(),
+        )

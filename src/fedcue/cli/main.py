@@ -17,6 +17,7 @@ from fedcue.cli import (
     data,
     evaluate,
     figure,
+    flower,
     list_,
     partition,
     predict,
@@ -49,6 +50,7 @@ app.command("watch")(watch.watch)
 app.command("bench")(bench.bench)
 app.command("partition")(partition.partition)
 app.add_typer(data.app, name="data")
+app.add_typer(flower.app, name="flower")
 app.command("list")(list_.list_)
 
 

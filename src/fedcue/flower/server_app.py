@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import shlex
+import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,9 +58,20 @@ class Deployment(Options):
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run, or go on with the run in the folder ``out``."""
-    logging.basicConfig(format="fedcue: %(message)s", level=logging.INFO)
+    _tell_the_log()
     result = serve(grid, Deployment.of(context.run_config), Told())
     log.info("mean accuracy %.1f%%, results in %s", 100 * result.mean_accuracy, result.folder)
+
+
+def _tell_the_log() -> None:
+    """Show what fedcue says, and only that, in the log that Flower streams."""
+    own = logging.getLogger("fedcue")
+    if not own.handlers:
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(logging.Formatter("fedcue: %(message)s"))
+        own.addHandler(handler)
+    own.setLevel(logging.INFO)
+    own.propagate = False
 
 
 def serve(grid: Grid, deployment: Deployment, observer: Observer) -> Result:
