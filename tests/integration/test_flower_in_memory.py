@@ -20,7 +20,7 @@ from torch import Tensor
 
 pytest.importorskip("flwr")
 
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from memory_grid import MemoryGrid, Node, nodes
 from test_run import without_times
 
@@ -30,11 +30,13 @@ from fedcue.federate.federation import Federation
 from fedcue.federate.observer import Silent
 from fedcue.federate.sampling import sample_clients
 from fedcue.flower.client_app import app
+from fedcue.flower.memory import MemoryStore
 from fedcue.flower.messages import TRAIN, read_outcomes, write_outcomes
 from fedcue.flower.server_app import Deployment, serve
 from fedcue.model.backbone import locate
 from fedcue.record.folder import read_metrics
 from fedcue.registry import METHODS
+from fedcue.types import ClientMemory
 
 SETTINGS = [*SMALL, "heldout=1", "snapshots=[]", "data.train_per_class=6", "data.test_per_class=2"]
 
@@ -219,6 +221,37 @@ def test_a_client_that_disagrees_is_refused_by_name(tmp_path: Path) -> None:
     members[101].config["backbone"] = str(other)
     with pytest.raises(FedcueError, match=r"Node 101 was refused: its backbone \(hash.*preprocessing"):
         serve(MemoryGrid(members), deployment(tmp_path / "run", node_timeout=0.1), Silent())
+    del members[101].config["backbone"]
+    assert serve(MemoryGrid(members), deployment(tmp_path / "run", "method=head"), Silent()).rounds
+    with pytest.raises(FedcueError, match="is finished"):
+        serve(MemoryGrid(members), deployment(tmp_path / "run", "method=head"), Silent())
+
+
+def test_a_visit_that_ends_late_takes_no_newer_memory_away(tmp_path: Path) -> None:
+    store = MemoryStore(tmp_path, "run")
+    for loaded, round_ in ((None, 0), (0, 3), (3, 7), (3, 5)):
+        store.save(1, loaded, round_, ClientMemory({"prompts": torch.tensor([float(round_)])}))
+    assert store.load(1, 7).tensors["prompts"] == 7
+    assert store.load(1, 3).tensors["prompts"] == 3
+    with pytest.raises(ClientError, match="its memory of round 1 is lost"):
+        store.load(1, 0)
+
+
+def test_whatever_nodes_answer_the_round_goes_on(tmp_path: Path) -> None:
+    def nonsense(text: str) -> Callable[..., Message]:
+        reply = RecordDict({"outcomes": ConfigRecord({"json": text})})
+        return lambda message, context: (
+            Message(reply, reply_to=message)
+            if message.metadata.message_type == TRAIN
+            else app(message, context)
+        )
+
+    members = nodes(5, tmp_path)
+    for number, text in enumerate(["[[]]", "null", "[" * 5000, '[{"client": "x"}]']):
+        members[100 + number].answer = nonsense(text)
+    settings = deployment(tmp_path / "run", "method=head", "heldout=0", "clients_per_round=5", "rounds=1")
+    result = serve(MemoryGrid(members), settings, Silent())
+    assert {failure["client"] for failure in result.rounds[0]["failures"]} == {0, 1, 2, 3}
 
 
 def test_sites_with_folders_of_their_own_join_by_class_name(tmp_path: Path) -> None:

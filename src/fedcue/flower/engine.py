@@ -40,6 +40,8 @@ ROUND = "round"
 """A client's memory, as the server knows it: in which round it was written at the client."""
 
 
+UNUSABLE = (ClientError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
+"""What reading a reply may raise, whatever a node put into it."""
 ASK_AGAIN = 20.0
 """Seconds after which a node that was refused may try again."""
 
@@ -135,7 +137,7 @@ class FlowerEngine:
                 self._place(node, members, nodes)
                 self._refusals.pop(node, None)
                 self._ask_again[node] = float("inf")
-            except (ClientError, KeyError, TypeError, ValueError) as error:
+            except UNUSABLE as error:
                 log.warning("Node %d is refused: %s.", node, error)
                 self._refusals[node] = str(error)
                 self._ask_again[node] = time.monotonic() + ASK_AGAIN
@@ -180,7 +182,7 @@ class FlowerEngine:
         """Ask every client the method can serve for its own accuracy."""
         roster, method = self.roster, self.roster.method
         seed = roster.config.seed
-        clients = range(len(roster)) if method.supports_heldout else roster.training_clients.tolist()
+        served = [c for c in roster.listed.tolist() if method.supports_heldout or not roster.heldout[c]]
         common = None if method.keeps_memory else method.download(state, 0, seed)
         orders = [
             Order(
@@ -189,7 +191,7 @@ class FlowerEngine:
                 _written(memories.get(client, ClientMemory())),
                 final,
             )
-            for client in clients
+            for client in served
         ]
         wanted = len(orders) if final else 1
         correct, total = np.zeros((2, len(roster)), dtype=np.int64)
@@ -239,7 +241,7 @@ class FlowerEngine:
         else:
             try:
                 found = read_outcomes(answer, expected.most_bytes)
-            except (ClientError, KeyError, TypeError, ValueError) as error:
+            except UNUSABLE as error:
                 reason = f"its node's reply is not usable: {type(error).__name__}: {error}"
         return {order.client: self._judge(order.client, found, reason, expected) for order in orders}
 

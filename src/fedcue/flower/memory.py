@@ -2,7 +2,7 @@
 
 The server names the round to load, so that both agree after either of them was stopped: if a round
 is repeated, so is the memory it started from. The memory that was loaded and the one that came of it
-are kept, nothing older.
+are kept, nothing older. Newer ones are left alone: a visit that took too long may end after the next.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class MemoryStore:
         path = self._path(client, round_)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_tensors(path, memory.tensors)
-        kept = {path} if loaded is None else {path, self._path(client, loaded)}
-        for old in set(path.parent.glob("round-*.safetensors")) - kept:
-            old.unlink(missing_ok=True)
+        kept = None if loaded is None else self._path(client, loaded)
+        for other in path.parent.glob("round-*.safetensors"):
+            if other.name < path.name and other != kept:
+                other.unlink(missing_ok=True)
 
     def _path(self, client: int, round_: int) -> Path:
         return self.folder / f"client-{client}" / f"round-{round_:06d}.safetensors"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -150,7 +150,17 @@ def read_members(content: RecordDict) -> list[Member] | str:
     """Return the clients a node hosts, or why it cannot take part."""
     if "refused" in content:
         return str(json.loads(_text(content, "refused")))
-    return [Member(**line) for line in json.loads(_text(content, "members"))]
+    return [_member(line) for line in json.loads(_text(content, "members"))]
+
+
+def _member(line: dict[str, Any]) -> Member:
+    member = Member(**line)
+    sizes = (member.id, member.train_size, member.test_size)
+    if not all(type(size) is int and 0 <= size < 2**53 for size in sizes) or not member.train_size:
+        raise ClientError(f"its ids and sizes must be whole numbers and no train_size 0, not {sizes}")
+    if type(member.heldout) is not bool:
+        raise ClientError("it does not say whether its clients are held out")
+    return replace(member, name=str(member.name)[:100], domain=str(member.domain)[:100])
 
 
 def _arrays(tensors: Tensors) -> ArrayRecord:

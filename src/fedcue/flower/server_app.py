@@ -19,9 +19,10 @@ from pydantic import Field, ValidationError
 
 from fedcue.config import dump, load
 from fedcue.errors import ConfigError, RunFolderError
-from fedcue.federate.observer import Observer
+from fedcue.federate.observer import Observer, Several
 from fedcue.federate.roster import Roster
 from fedcue.federate.run import Result, Run
+from fedcue.federate.tracking import Tracking
 from fedcue.flower.engine import FlowerEngine, Patience
 from fedcue.flower.network import Network
 from fedcue.flower.terms import Terms
@@ -82,7 +83,7 @@ def serve(grid: Grid, deployment: Deployment, observer: Observer) -> Result:
     path = Path(deployment.out)
     folder = RunFolder(path, config.checkpoint.keep)
     resume = unfinished(path, config)
-    folder.open(resume=resume)
+    folder.open(resume=resume, overwrite=not resume)
     try:
         shape = shape_of(config.backbone.name, config.backbone.image_size)
         terms = Terms.of(
@@ -90,7 +91,10 @@ def serve(grid: Grid, deployment: Deployment, observer: Observer) -> Result:
         )
         patience = Patience(deployment.round_timeout, deployment.node_timeout)
         engine = FlowerEngine(Network(grid, deployment.poll), config, terms, shape, patience)
-        return Run(engine, folder, observer).complete(resume)
+        with Tracking(config.log) as tracking:
+            result = Run(engine, folder, Several(observer, tracking)).complete(resume)
+            tracking.finished(result.summary)
+            return result
     finally:
         folder.close()
 
@@ -107,12 +111,15 @@ def check(config: RunConfig) -> None:
 
 
 def unfinished(path: Path, config: RunConfig) -> bool:
-    """Tell whether the folder holds a run of the same settings that can be continued."""
+    """Tell whether the folder holds a run of the same settings that can be continued.
+
+    What was stopped before its first checkpoint holds nothing worth keeping and is started anew.
+    """
     file = path / "config.toml"
-    if not file.is_file() or not any((path / "checkpoints").glob("round-*.ckpt")):
-        return False
     if (path / "summary.json").is_file():
         raise RunFolderError(f"The run in {path} is finished. Give another out=FOLDER to start a new one.")
+    if not file.is_file() or not any((path / "checkpoints").glob("round-*.ckpt")):
+        return False
     settings = tomllib.loads(file.read_text(encoding="utf-8"))
     settings.pop("environment", None)
     if json.dumps(settings, sort_keys=True) != json.dumps(dump(config), sort_keys=True):

@@ -31,8 +31,7 @@ def simulate(recipe: str, overrides: Sequence[str], out: Path | None, nodes: int
     def main(grid: Grid, context: Context) -> None:
         results.append(serve(grid, deployment, Told()))
 
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-    run_simulation(server, client_app, nodes, backend_config=resources)
+    run_simulation(server, client_app, nodes, backend_config={"client_resources": {"num_cpus": 1}})
     if not results:
         raise FedcueError("Flower's simulation did not finish; its log says why.")
     return results[0]

@@ -16,7 +16,7 @@ from fedcue.model.vit import Architecture
 from fedcue.settings import RunConfig
 
 LOCAL = {
-    "": ("recipe", "workers", "device", "cache", "checkpoint", "client_timeout"),
+    "": ("recipe", "workers", "device", "cache", "checkpoint", "client_timeout", "log"),
     "backbone": ("name",),
     "data": ("root", "cache_bytes", "cache_folder"),
 }
