@@ -12,6 +12,7 @@ import torch
 from support import SMALL
 
 import fedcue
+from fedcue.federate.cost import plan
 from fedcue.federate.executor import WAITING, Executor
 from fedcue.federate.federation import Federation
 from fedcue.report.page import render
@@ -76,3 +77,11 @@ def test_only_a_few_downloads_wait_however_many_clients_a_round_has() -> None:
         ahead = [made - done for done, _ in enumerate(executor.train(jobs()), 1)]
     assert len(ahead) == 40
     assert max(ahead) <= WAITING * 2
+
+
+def test_a_run_of_a_million_clients_can_be_planned() -> None:
+    settings = [*DRAWN, "partition.clients=1000000"]
+    planned = plan(fedcue.configure("default", settings), gflops=50.0)
+    assert planned.people.clients == 1_000_000
+    assert planned.people.train_images == 20_000_000
+    assert planned.memory.pixels == 200 * 3 * 32**2, "every image once, whoever shares it"

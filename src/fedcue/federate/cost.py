@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedcue.data.sources import only_outlined
 from fedcue.federate.outline import Outline
-from fedcue.federate.trial import Arithmetic, Memory, Travel, Trial
+from fedcue.federate.trial import Arithmetic, Memory, Travel, Trial, some
 from fedcue.model.vit import Architecture
 from fedcue.settings import RunConfig
 
@@ -105,18 +106,18 @@ def matmul_gflops(seconds: float = 0.5) -> float:
 
 
 def _people(outline: Outline) -> People:
-    clients = outline.clients
+    roster, sizes = outline.roster, outline.roster.train_sizes
     return People(
-        clients=len(clients),
-        heldout=sum(client.heldout for client in clients),
+        clients=len(roster),
+        heldout=int(roster.heldout.sum()),
         classes=outline.setting.classes,
-        train_images=sum(len(client.train) for client in clients),
-        test_images=sum(outline.test_size(client.id) for client in clients),
-        images_per_client=_spread([len(client.train) for client in clients]),
-        classes_per_client=_spread([int(np.count_nonzero(client.class_priors)) for client in clients]),
+        train_images=int(sizes.sum()),
+        test_images=int(outline.tested_sizes.sum()),
+        images_per_client=_spread(sizes),
+        classes_per_client=_spread([outline.class_count(client) for client in some(range(len(roster)))]),
         described=only_outlined(outline.dataset.images),
     )
 
 
-def _spread(values: Sequence[int]) -> tuple[int, int, int]:
+def _spread(values: Sequence[int] | NDArray[np.int64]) -> tuple[int, int, int]:
     return int(min(values)), int(np.median(values)), int(max(values))

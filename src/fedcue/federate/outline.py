@@ -105,7 +105,7 @@ class Counted(Site):
     def cache(self) -> Any:
         """The counted stand-in for the frozen backbone's values."""
         block, bare = self.method.first_block(self.setting), self.method.bare_blocks(self.setting)
-        images = sum(len(part) for client in self.clients for part in self._parts(client))
+        images = sum(map(len, self._groups()))
         limit = self.config.cache.limit_mb * 2**20
         level, size = kept(self.model.architecture, images, block, bare, limit)
         return CountedImages(self.model, self.meter, block, bare, level, size)
@@ -134,6 +134,22 @@ class Outline(Counted, Federation):
 
     def _decode(self, dataset: Dataset, indices: NDArray[np.int64], size: int) -> PixelStore:
         return no_pixels()
+
+    @cached_property
+    def used(self) -> NDArray[np.int64]:
+        """Every image that is read, once each."""
+        return self._used(self.partition)
+
+    @cached_property
+    def tested_sizes(self) -> NDArray[np.int64]:
+        """Number of images each client is tested on."""
+        if self.config.evaluation.on == "test":
+            return self.roster.test_sizes
+        return np.array([len(client.validation) for client in self.clients])
+
+    def class_count(self, client: int) -> int:
+        """Return how many classes a client holds."""
+        return int(np.count_nonzero(self.clients[client].class_priors))
 
 
 def no_pixels() -> PixelStore:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from fedcue.federate.counting import Work
@@ -71,13 +70,14 @@ class Trial:
         self.asked = warm_start_clients(trainees, self.config.warm_start, self.config.seed)
         listed, heldout = outline.roster.listed, outline.roster.heldout
         self.tested = listed[self.method.supports_heldout | ~heldout[listed]].tolist()
-        self.typical: int = sorted(trainees.tolist(), key=self._classes)[len(trainees) // 2]
+        looked_at = some(trainees.tolist())
+        self.typical: int = sorted(looked_at, key=outline.class_count)[len(looked_at) // 2]
         self._try()
 
     def _try(self) -> None:
         """Let the typical client do everything once."""
         outline, client, seed = self.outline, self.typical, self.config.seed
-        classes, images = self._classes(client), outline.test_size(client)
+        classes, images = outline.class_count(client), outline.test_size(client)
         transport = Transport(self.config)
         with outline.meter.reading(classes) as self.warm:  # a visit of the outline has an image per class
             reply = outline.warm_up(client)
@@ -139,8 +139,7 @@ class Trial:
         outline, shape = self.outline, self.outline.model.architecture
         with torch.device("meta"):
             weights = sum(parameter.numel() for parameter in VisionTransformer(shape).parameters())
-        images = sum(len(client.train) + outline.test_size(client.id) for client in outline.clients)
-        pixels = images * 3 * shape.image_size**2
+        pixels = len(outline.used) * 3 * shape.image_size**2
         return Memory(
             weights=4 * weights,
             pixels=pixels,
@@ -165,10 +164,12 @@ class Trial:
         return 1 + (len(range(every, rounds, every)) if every else 0)
 
     def _train_images(self, clients: Iterable[int]) -> int:
-        return sum(len(self.outline.clients[client].train) for client in clients)
+        return int(self.outline.roster.train_sizes[list(clients)].sum())
 
     def _test_images(self) -> int:
-        return sum(self.outline.test_size(client) for client in self.tested)
+        return int(self.outline.tested_sizes[self.tested].sum())
 
-    def _classes(self, client: int) -> int:
-        return int(np.count_nonzero(self.outline.clients[client].class_priors))
+
+def some(clients: Sequence[int]) -> Sequence[int]:
+    """Return all clients, or a thousand spread evenly where there are many more."""
+    return clients[:: max(1, len(clients) // 1000)]
