@@ -240,3 +240,14 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
         RunFolder(tmp_path / "run").open(overwrite=True)
     first.close()
     RunFolder(tmp_path / "run").open(overwrite=True)
+
+
+def test_bfloat16_trains_like_float32_and_predicts_with_the_same_model(tmp_path: Path) -> None:
+    losses = {}
+    for precision in ("float32", "bfloat16"):
+        config = fedcue.configure("default", [*SMALL, "rounds=1", f"precision={precision}"])
+        result = fedcue.run(config, tmp_path / precision)
+        losses[precision] = result.rounds[0]["train_loss"]
+        assert fedcue.load(result.folder).model.precision == precision
+    assert losses["bfloat16"] != losses["float32"]
+    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.05)

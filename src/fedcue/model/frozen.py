@@ -69,12 +69,12 @@ class FrozenCache:
         tokens = 1 if block == model.depth else model.architecture.tokens
         projected = self.level == "projected" and block < model.depth
         self._tokens = self._buffer(tokens if self.level != "nothing" else 0)
-        self._qkv = self._buffer(tokens if projected else 0, 3)
+        self._qkv = self._buffer(tokens if projected else 0, 3, model.dtype)
         self._bare = self._buffer(len(bare_blocks))
 
-    def _buffer(self, tokens: int, factor: int = 1) -> Tensor:
+    def _buffer(self, tokens: int, factor: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
         size = (len(self.images), tokens, factor * self.model.architecture.width)
-        return shared_zeros(size, folder=self._folder)
+        return shared_zeros(size, dtype, self._folder)
 
     def view(
         self, images: NDArray[np.int64], augment: Callable[[Tensor, torch.Generator], Tensor] | None = None

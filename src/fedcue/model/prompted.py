@@ -74,6 +74,11 @@ class PromptedViT:
         """The device the backbone lives on."""
         return self.backbone.cls_token.device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What products come in."""
+        return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
+
     def autocast(self, enabled: bool = True) -> torch.autocast:
         """Return the context in which blocks are run; not enabled, prompts are made in it."""
         enabled = enabled and self.precision == "bfloat16"
