@@ -69,10 +69,11 @@ def tabulate(recipe: Path) -> None:
     groups: dict[tuple[str, str], list[Path]] = {}
     folders = sorted(path.parent for path in recipe.glob("*/config.toml"))
     for folder in sorted(folders, key=lambda f: (ORDER.index(variant(f)[0]), variant(f)[1], f.name)):
-        groups.setdefault(variant(folder), []).append(folder)
+        method, text = variant(folder)
+        groups.setdefault((f"{method} {text}".strip(), ""), []).append(folder)
     known = read_recipe(recipe.name)[1] if recipe.name in recipes() else {}
     tables.compare(groups, known.get("compare", {}).get("target", 0.8)).write(recipe)
-    plain = [path for (_, text), paths in groups.items() if not text for path in paths]
+    plain = [path for (name, _), paths in groups.items() if name in ORDER for path in paths]
     runs = [run for run in find_runs(plain) if len(run.rounds) > 1]
     if runs:
         for name in ("accuracy-rounds", "accuracy-bytes"):
