@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint types unit test-browser test-flower bench results readme clean
+.PHONY: help env demo test lint types unit test-browser test-flower fuzz soak bench results readme clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -46,6 +46,12 @@ test-flower: $(VENV)/installed-dev  ## test real deployments on this machine: Fl
 test-browser: $(VENV)/installed-dev  ## test the report page in Chromium (needs Debian's package chromium)
 	@command -v chromium > /dev/null || { echo "install it first: apt-get update && apt-get install -y chromium"; exit 2; }
 	$(BIN)/pytest tests/integration/test_report_browser.py
+
+fuzz: $(VENV)/installed-dev  ## try 100,000 mutated inputs (about ten minutes)
+	$(BIN)/python tests/fuzz/fuzz.py --inputs 100000
+
+soak: $(VENV)/installed-dev  ## kill runs of every method 200 times and compare bits (about ten minutes)
+	$(BIN)/python tests/soak.py --kills 200
 
 bench: $(VENV)/installed-dev  ## measure speed on this machine (less than ten minutes on two cores)
 	$(BIN)/fedcue bench backbone=timm/vit_tiny_patch16_224 image_size=128 batch=20 seconds=20

@@ -3,6 +3,7 @@
 The default recipe with 10 clients per round. In every round the first two sampled clients attack:
 they send the negative of their change (``flip``) or 100 times it (``scale``), and do the same to
 their centroids; before round 0 every fifth client does. Attackers are still tested like all others.
+Beside that ``silent``: they send nothing, which is the best that leaving them out can do.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 import torch
 
 from fedcue.config import load
+from fedcue.errors import ClientError
 from fedcue.federate.executor import Executor
 from fedcue.federate.federation import Federation
 from fedcue.federate.run import Run, Silent
@@ -26,7 +28,7 @@ from fedcue.settings import RunConfig
 from fedcue.types import ClientMemory, Download, Tensors, Update
 
 ATTACKERS = 2
-ATTACKS = {"none": 1.0, "flip": -1.0, "scale": 100.0}
+ATTACKS = {"none": 1.0, "flip": -1.0, "scale": 100.0, "silent": None}
 RULES = {
     "mean": ["aggregate=mean"],
     "mean, norm bound": ["aggregate=mean", "aggregate.norm_bound=median"],
@@ -49,7 +51,7 @@ def corrupted(update: Update, sent: Tensors, factor: float) -> Update:
 class Hostile(Federation):
     """A federation in which some clients multiply what they send."""
 
-    def __init__(self, config: RunConfig, factor: float) -> None:
+    def __init__(self, config: RunConfig, factor: float | None) -> None:
         super().__init__(config)
         self.factor = factor
 
@@ -57,17 +59,21 @@ class Hostile(Federation):
         """Train a client; the first ones of each round's sample attack."""
         update, memory = super().train(download, memory)
         sampled = sample_clients(self.training_clients, self.config, download.round)
-        attacks = download.client in sampled[:ATTACKERS]
-        return corrupted(update, download.tensors, self.factor) if attacks else update, memory
+        if download.client not in sampled[:ATTACKERS]:
+            return update, memory
+        if self.factor is None:
+            raise ClientError("it is silent")
+        return corrupted(update, download.tensors, self.factor), memory
 
     def warm_up(self, client: int) -> Update | None:
         """Ask a client before round 0; every fifth one attacks."""
         reply = super().warm_up(client)
-        attacks = reply is not None and client in self.training_clients[::5]
-        return corrupted(reply, {}, self.factor) if attacks else reply
+        if reply is None or client not in self.training_clients[::5]:
+            return reply
+        return None if self.factor is None else corrupted(reply, {}, self.factor)
 
 
-def accuracy(settings: list[str], factor: float) -> dict[str, float]:
+def accuracy(settings: list[str], factor: float | None) -> dict[str, float]:
     """Run the default recipe under attack; return the final accuracies."""
     config = load("default", ["clients_per_round=10", "evaluation.every=0", "snapshots=[]", *settings])
     with tempfile.TemporaryDirectory() as out, Executor(Hostile(config, factor), config.workers) as executor:
@@ -91,6 +97,8 @@ def main() -> None:
     for seed in arguments.seeds:
         for rule in arguments.rules:
             for attack in arguments.attacks:
+                if attack == "silent" and rule != "mean":
+                    continue
                 started = time.perf_counter()
                 settings = [*RULES[rule], f"seed={seed}", *arguments.settings]
                 result = accuracy(settings, ATTACKS[attack])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,3 +26,8 @@ SMALL = [
     "workers=1",
 ]
 """Settings that make the default recipe small enough for a test."""
+
+
+def without_times(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the metrics of a run without what no two runs share."""
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in records]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
 from pydantic import ValidationError, create_model
 
-from fedcue.errors import ConfigError, unknown
+from fedcue.errors import ConfigError, shown, unknown
 from fedcue.registry import AGGREGATES, DATASETS, METHODS, PARTITIONS, PRIVACY, Options, Registry
 from fedcue.settings import RunConfig
 
@@ -35,6 +36,10 @@ NOT_INHERITED = ("description", "compare", "paper")
 """Keys that a recipe built on another one (``base = "NAME"``) does not take over from it."""
 
 
+MAX_PROBLEMS = 20
+"""Mistakes told at once at most."""
+
+
 def recipes() -> dict[str, Path]:
     """Return the recipes that come with the package, by name."""
     folder = Path(str(resources.files("fedcue"))) / "recipes"
@@ -50,14 +55,17 @@ def load(recipe: str | Path = "default", overrides: Iterable[str] = ()) -> RunCo
 def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, dict[str, Any]]:
     """Return a recipe's name and its raw contents, merged over those of its ``base`` if it has one."""
     path = recipes().get(str(recipe), Path(recipe))
-    if not path.is_file():
+    if not _is_file(path):
         raise ConfigError(unknown("recipe", str(recipe), recipes()) + " A path to a TOML file works too.")
     if path.resolve() in above:
         raise ConfigError(f"Recipe {path} is built on itself. Give base another recipe, or leave it out.")
     try:
         own = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
-        raise ConfigError(f"Recipe {path} is not readable TOML: {error}") from error
+    except (ValueError, OSError, RecursionError) as error:
+        raise ConfigError(
+            f"Recipe {path} is not readable TOML: {error}. Mend that place, or start from a recipe that "
+            "fedcue list names."
+        ) from error
     if "base" not in own:
         return path.stem, own
     base = str(own.pop("base"))
@@ -69,6 +77,13 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
     return path.stem, merged | {key: own[key] for key in NOT_INHERITED if key in own}
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long, or with marks no file name can have
+        return False
+
+
 def resolve(
     settings: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, name: str = "custom"
 ) -> RunConfig:
@@ -76,12 +91,18 @@ def resolve(
 
     What a method fixes goes before all of these.
     """
-    overrides = dict(overrides or {})
+    try:
+        return _resolve(settings, dict(overrides or {}), name)
+    except RecursionError as error:
+        raise ConfigError("Settings are nested too deeply. Give section.key=value.") from error
+
+
+def _resolve(settings: Mapping[str, Any], overrides: dict[str, Any], name: str) -> RunConfig:
     merged: dict[str, Any] = {"recipe": name}
     merge(merged, {key: value for key, value in settings.items() if key not in RECIPE_ONLY})
     scale = overrides.pop("scale", None)
     if scale is not None:
-        merge(merged, _choice("scale", scale, settings.get("scale", {})))
+        merge(merged, _choice("scale", scale, _table(settings, "scale")))
     profile = overrides.pop("profile", settings.get("profile"))
     names = dict(merged)
     merge(names, overrides)
@@ -89,16 +110,25 @@ def resolve(
     merge(merged, {"method": method})  # before its own tables, which a new name would drop
     if profile is not None:
         merge(merged, _choice("profile", profile, getattr(METHODS.get(method), "profiles", {})))
-    merge(merged, settings.get("per_method", {}).get(method, {}))
+    merge(merged, _table(_table(settings, "per_method"), method))
     merge(merged, overrides)
     merge(merged, getattr(METHODS.get(method), "fixed", {}))
     return _validate(merged)
 
 
+def _table(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return a table of a recipe, empty if it has none."""
+    table = settings.get(key, {})
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{key}={shown(table)} must be a table of settings, such as [{key}.NAME].")
+    return table
+
+
 def _choice(kind: str, name: Any, tables: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not isinstance(tables.get(str(name)), Mapping):
-        raise ConfigError(unknown(kind, str(name), tables))
-    return cast(Mapping[str, Any], tables[str(name)])
+    found = tables.get(name) if isinstance(name, str) else None
+    if not isinstance(found, Mapping):
+        raise ConfigError(unknown(kind, name if isinstance(name, str) else shown(name), tables))
+    return cast(Mapping[str, Any], found)
 
 
 def merge(into: dict[str, Any], settings: Mapping[str, Any]) -> None:
@@ -127,12 +157,21 @@ def parse(overrides: Iterable[str]) -> dict[str, Any]:
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"{text!r} is not of the form key=value, such as rounds=20.")
-        try:
-            parsed[key.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except (tomllib.TOMLDecodeError, RecursionError):
-            parsed[key.strip()] = value
+            raise ConfigError(f"{shown(text)} is not of the form key=value, such as rounds=20.")
+        parsed[key.strip()] = _typed(value)
     return parsed
+
+
+def _typed(text: str) -> Any:
+    """Return the TOML value a text stands for, or the text itself."""
+    try:
+        text.encode()
+        table = tomllib.loads(f"value = {text}")
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{shown(text)} is not valid UTF-8. Give names in UTF-8.") from error
+    except (ValueError, RecursionError):
+        return text
+    return table["value"] if len(table) == 1 else text
 
 
 def _name_of(section: str, settings: Mapping[str, Any]) -> str:
@@ -146,19 +185,26 @@ def _name_of(section: str, settings: Mapping[str, Any]) -> str:
 
 
 def _validate(settings: dict[str, Any]) -> RunConfig:
-    classes: dict[str, Any] = {}
+    classes: dict[str, type[Options]] = {}
     for section, name in DEFAULTS.items():
         settings[section] = {"name": name, **settings.get(section, {})}
     for section, registry in NAMED.items():
         if registry is not None:
             options = registry.get(_name_of(section, settings))
             settings[section] = {key: value for key, value in settings[section].items() if key != "name"}
-            classes[section] = (options, ...)
-    model = create_model("RunConfig", __base__=RunConfig, **classes)
+            classes[section] = options
+    model = _model(tuple(classes.items()))
     try:
         return model.model_validate(settings)
     except ValidationError as error:
         raise ConfigError(_explain(error, model)) from error
+
+
+@cache
+def _model(classes: tuple[tuple[str, type[Options]], ...]) -> type[RunConfig]:
+    """Return the configuration's type where method, data and so on are of these classes."""
+    fields: dict[str, Any] = {section: (options, ...) for section, options in classes}
+    return create_model("RunConfig", __base__=RunConfig, **fields)
 
 
 def _explain(error: ValidationError, model: type[RunConfig]) -> str:
@@ -167,12 +213,17 @@ def _explain(error: ValidationError, model: type[RunConfig]) -> str:
         key = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             lines.append(unknown("key", key, _keys_beside(problem["loc"], model)))
+        elif problem["type"] == "int_parsing_size":
+            lines.append(f"{key}={shown(problem['input'])} must be a number of at most 64 bits.")
+        elif problem["type"] == "path_type":
+            lines.append(f"{key}={shown(problem['input'])} must be a path.")
         elif problem["type"] == "missing":
             lines.append(f"{key} is required. Give {key}=VALUE.")
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            lines.append(f"{key}={problem['input']!r}: {message[:1].lower()}{message[1:]}.")
-    return "\n".join(dict.fromkeys(lines))
+            lines.append(f"{key}={shown(problem['input'])}: {message[:1].lower()}{message[1:]}.")
+    more = [f"... and {len(lines) - MAX_PROBLEMS} more problems."] if len(lines) > MAX_PROBLEMS else []
+    return "\n".join([*dict.fromkeys(lines[:MAX_PROBLEMS]), *more])
 
 
 def _keys_beside(location: tuple[int | str, ...], model: type[Options]) -> list[str]:
@@ -180,8 +231,9 @@ def _keys_beside(location: tuple[int | str, ...], model: type[Options]) -> list[
     parents = [str(part) for part in location[:-1]]
     options: Any = model
     for part in parents:
-        options = options.model_fields[part].annotation
-    return [".".join([*parents, key]) for key in options.model_fields]
+        field = getattr(options, "model_fields", {}).get(part)
+        options = None if field is None else field.annotation
+    return [".".join([*parents, key]) for key in getattr(options, "model_fields", {})]
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

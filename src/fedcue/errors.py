@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
+
+MAX_NAMES = 50
+"""Names listed in a message at most."""
 
 
 class FedcueError(Exception):
@@ -45,6 +49,24 @@ class Interrupted(Exception):  # noqa: N818
 def unknown(kind: str, given: str, known: Iterable[str]) -> str:
     """Return "Unknown kind 'given'. Known: ... Did you mean ...?" with the nearest known name."""
     names = sorted(known)
-    message = f"Unknown {kind} {given!r}. Known: {', '.join(names)}."
-    nearest = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    message = f"Unknown {kind} {shown(given)}. Known: {', '.join(names[:MAX_NAMES])}{more}."
+    nearest = difflib.get_close_matches(given[:100], names, n=1, cutoff=0.5)
     return f"{message} Did you mean {nearest[0]!r}?" if nearest else message
+
+
+def shown(value: object) -> str:
+    """Return a value as it is written in Python, cut short if it is long or deep."""
+    try:
+        return _SHORT.repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, or very deep
+        return f"a value of type {type(value).__name__}"
+
+
+def printable(text: str) -> str:
+    """Return text from data as a terminal may show it: control and direction marks written out."""
+    return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in text)
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring, _SHORT.maxother, _SHORT.maxlist, _SHORT.maxtuple, _SHORT.maxdict = 200, 200, 12, 12, 8

@@ -7,15 +7,28 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
-from fedcue.errors import ConfigError, unknown
+from fedcue.errors import ConfigError, shown, unknown
 
 
 class Options(BaseModel):
     """Base of everything that can be configured: frozen, typed, unknown keys refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ordinary_numbers(cls, values: Any) -> Any:
+        """Refuse integers that fit nowhere: arrays, files and random streams take 64 bits."""
+        for key, value in values.items() if isinstance(values, Mapping) else ():
+            for number in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(number, int) and not -LIMIT <= number < LIMIT:
+                    raise ValueError(f"{shown(key)} must be a number of at most 64 bits")
+        return values
+
+
+LIMIT = 2**63
 
 
 class Registry:
@@ -25,8 +38,8 @@ class Registry:
     ``package.module:Class``.
     """
 
-    def __init__(self, kind: str, builtin: Mapping[str, str]) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, base: str, builtin: Mapping[str, str]) -> None:
+        self.kind, self.base = kind, base
         self.group = f"fedcue.{kind}s"
         self.builtin = dict(builtin)
 
@@ -53,19 +66,28 @@ class Registry:
         return points[0].value if points else None
 
     def _load(self, name: str, path: str) -> type[Options]:
-        module_name, _, attribute = path.partition(":")
         try:
-            part: Any = getattr(importlib.import_module(module_name), attribute)
-        except (ImportError, AttributeError, ValueError, TypeError) as error:
+            part, base = _imported(path), _imported(self.base)
+        except Exception as error:  # a module of the user's may fail in any way
             raise ConfigError(
-                f"{self.kind.capitalize()} {name!r} cannot be imported from {path!r}: {error}. "
+                f"{self.kind.capitalize()} {shown(name)} cannot be imported from {shown(path)}: {error}. "
                 "Give package.module:Class of an importable module."
             ) from error
-        if not (isinstance(part, type) and issubclass(part, Options)):
+        if not (isinstance(part, type) and issubclass(part, base) and isinstance(_name(part), str)):
             raise ConfigError(
-                f"{path!r} is not a {self.kind}: it must be a class derived from fedcue's base."
+                f"{shown(path)} is not a {self.kind}: it must be a class with a name, derived from "
+                f"{self.base}."
             )
         return part
+
+
+def _imported(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _name(part: Any) -> Any:
+    return getattr(part, "name", None)
 
 
 PAPER_METHODS = ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "pfedpg", "ppt", "pep")
@@ -73,6 +95,7 @@ PAPER_METHODS = ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "pfedpg", "pp
 
 METHODS = Registry(
     "method",
+    "fedcue.methods.base:Method",
     {
         "head": "fedcue.methods.head:HeadTuning",
         "fedvpt": "fedcue.methods.fedvpt:FedVPT",
@@ -88,6 +111,7 @@ METHODS = Registry(
 )
 DATASETS = Registry(
     "dataset",
+    "fedcue.data.dataset:DataOptions",
     {
         "digits": "fedcue.data.digits:Digits",
         "cifar10": "fedcue.data.named:CIFAR10",
@@ -104,6 +128,7 @@ DATASETS = Registry(
 )
 AGGREGATES = Registry(
     "aggregate",
+    "fedcue.aggregate.robust:Aggregation",
     {
         "mean": "fedcue.aggregate.robust:Mean",
         "trimmed_mean": "fedcue.aggregate.robust:TrimmedMean",
@@ -113,6 +138,7 @@ AGGREGATES = Registry(
 )
 PRIVACY = Registry(
     "privacy",
+    "fedcue.aggregate.privacy:Privacy",
     {
         "none": "fedcue.aggregate.privacy:Privacy",
         "paper": "fedcue.aggregate.privacy:PaperNoise",
@@ -121,6 +147,7 @@ PRIVACY = Registry(
 )
 PARTITIONS = Registry(
     "partition",
+    "fedcue.data.partition:PartitionOptions",
     {
         "iid": "fedcue.data.partition:IID",
         "pathological": "fedcue.data.partition:Pathological",

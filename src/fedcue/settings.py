@@ -14,7 +14,9 @@ class Backbone(Options):
     """Which frozen ViT."""
 
     name: str = Field(default="embedded", description="'embedded', a folder, or a hub id")
-    image_size: int | None = Field(default=None, ge=1, description="pixels (default: the checkpoint's)")
+    image_size: int | None = Field(
+        default=None, ge=1, le=4096, description="pixels (default: the checkpoint's)"
+    )
 
 
 class Training(Options):
@@ -96,7 +98,7 @@ class RunConfig(Options):
 
     recipe: str = "custom"
     seed: int = Field(default=0, ge=0)
-    rounds: int = Field(default=100, ge=0)
+    rounds: int = Field(default=100, ge=0, le=100_000)
     clients_per_round: int = Field(default=5, ge=1)
     heldout: float | int | tuple[int, ...] = Field(
         default=0, description="clients that never train: a share, a number or a list of ids"

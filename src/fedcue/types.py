@@ -86,11 +86,12 @@ def pack(tensors: Tensors) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, Tensor]:
-    """Return the tensors in the bytes of a safetensors file.
+    """Return the tensors in the bytes of a safetensors file, in order of their names.
 
-    They are copied into torch's own, aligned memory: some kernels (FedPR's decomposition) round
-    differently at other addresses, which depend on how the bytes arrived.
+    The file's own order is lost in reading, and sums over tensors (the norm of a gradient) depend on
+    it in the last bit. They are copied into torch's own, aligned memory.
     """
     from safetensors.torch import load
 
-    return {name: tensor.clone() for name, tensor in load(data).items()}
+    tensors = load(data)
+    return {name: tensors[name].clone() for name in sorted(tensors)}

@@ -11,20 +11,17 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import SMALL
+from support import SMALL, without_times
 
 import fedcue
 from fedcue.errors import ClientError, ConfigError, FedcueError, RunFolderError
 from fedcue.federate.federation import Federation
 from fedcue.record.folder import read_metrics
+from fedcue.report.runs import read_run
 
 
 def small(*overrides: str) -> fedcue.RunConfig:
     return fedcue.configure("default", [*SMALL, *overrides])
-
-
-def without_times(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
 
 
 @pytest.fixture(scope="module")
@@ -251,3 +248,18 @@ def test_bfloat16_trains_like_float32_and_predicts_with_the_same_model(tmp_path:
         assert fedcue.load(result.folder).model.precision == precision
     assert losses["bfloat16"] != losses["float32"]
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.05)
+
+
+def test_a_run_on_validation_images_says_so(tmp_path: Path) -> None:
+    done = fedcue.run(
+        small("evaluation.on=validation", "rounds=1", "snapshots=[]", "method=head"), tmp_path / "run"
+    )
+    rows = (done.folder / "clients.csv").read_text().splitlines()
+    assert rows[0].endswith("train_size,validation_size,validation_accuracy")
+    analysis = load_file(done.folder / "analysis.safetensors")
+    assert "test_class_counts" not in analysis
+    sizes = [int(row.split(",")[-2]) for row in rows[1:]]
+    assert analysis["validation_class_counts"].sum(1).tolist() == sizes
+    read = read_run(done.folder)
+    assert [client.test_size for client in read.clients] == sizes
+    assert all(client.accuracy is not None for client in read.clients)

@@ -3,93 +3,33 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
-from multiprocessing import get_context
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from soak import assert_same_run, config, soak
 from support import SMALL
-from test_run import without_times
 
 import fedcue
-from fedcue.errors import FedcueError, RunFolderError
+from fedcue.errors import FedcueError, Interrupted, RunFolderError
+from fedcue.federate.executor import Executor
 from fedcue.record.checkpoint import Checkpoints
 from fedcue.record.folder import read_metrics
 from fedcue.registry import METHODS
-
-ROUNDS = 4
-
-
-def config(method: str, *overrides: str) -> fedcue.RunConfig:
-    return fedcue.configure(
-        "default", [*SMALL, f"rounds={ROUNDS}", f"method={method}", "snapshots=[]", *overrides]
-    )
-
-
-def work(method: str, folder: Path, die_at_file_operation: int | None) -> None:
-    """In a child process: run or resume; perhaps die at the n-th rename or sync."""
-    if die_at_file_operation is not None:
-        left = [die_at_file_operation]
-        for name in ("replace", "fsync"):
-            original = getattr(os, name)
-
-            def wrapped(*arguments: object, original: Callable[..., object] = original) -> object:
-                left[0] -= 1
-                if left[0] <= 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return original(*arguments)
-
-            setattr(os, name, wrapped)
-    resume = (folder / "config.toml").exists() and any((folder / "checkpoints").glob("round-*.ckpt"))
-    fedcue.run(config(method), folder, resume=resume, overwrite=not resume)
-
-
-def survive(method: str, folder: Path, kills: int, seed: int) -> int:
-    """Run to the end with ``kills`` kills on the way; return how many hit."""
-    generator = random.Random(seed)
-    context = get_context("fork")
-    hits = 0
-    while not (folder / "summary.json").exists():
-        by_time = generator.random() < 0.5
-        operation = None if by_time or hits >= kills else generator.randint(1, 8)
-        process = context.Process(target=work, args=(method, folder, operation))
-        process.start()
-        process.join(generator.uniform(0.05, 2.5) if by_time and hits < kills else 120)
-        if process.is_alive():
-            assert process.pid is not None
-            os.kill(process.pid, signal.SIGKILL)
-            process.join()
-        if process.exitcode == -signal.SIGKILL:
-            hits += 1
-        else:
-            assert process.exitcode == 0
-    return hits
-
-
-def assert_same_run(one: Path, other: Path) -> None:
-    for name in ("model.safetensors", "analysis.safetensors", "clients.csv"):
-        assert (one / name).read_bytes() == (other / name).read_bytes(), name
-    assert without_times(read_metrics(one)) == without_times(read_metrics(other))
-
 
 KILLS = {name: 20 if name == "pep" else 3 for name in METHODS.builtin}
 
 
 @pytest.mark.parametrize("method", KILLS)
 def test_a_killed_run_resumes_to_the_same_bits(method: str, tmp_path: Path) -> None:
-    whole = fedcue.run(config(method), tmp_path / "whole")
-    hits = attempt = 0
-    while hits < KILLS[method]:
-        folder = tmp_path / f"killed-{attempt}"
-        hits += survive(method, folder, KILLS[method] - hits, seed=attempt)
-        assert_same_run(whole.folder, folder)
-        attempt += 1
-        assert attempt < 60
+    assert soak(method, KILLS[method], tmp_path).total() >= KILLS[method]
 
 
 def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_used(
@@ -119,16 +59,19 @@ def test_resuming_what_never_started_is_refused(tmp_path: Path) -> None:
         fedcue.run(config("pep"), tmp_path / "new", resume=True)
 
 
-def start_command(folder: Path, *overrides: str) -> subprocess.Popen[str]:
+def start_command(folder: Path, *overrides: str, user: int | None = None) -> subprocess.Popen[str]:
     settings = [*SMALL, "rounds=500", "evaluation.every=0", "workers=2", *overrides]
     command = [sys.executable, "-m", "fedcue", "run", *settings, "--out", str(folder)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, user=user, cwd=folder.parent
+    )
 
 
-def wait_for_rounds(folder: Path, count: int) -> None:
+def wait_for_rounds(folder: Path, count: int, process: subprocess.Popen[str] | None = None) -> None:
     deadline = time.monotonic() + 120
     while not (folder / "metrics.jsonl").exists() or len(read_metrics(folder)) < count:
         assert time.monotonic() < deadline, "the run did not get going"
+        assert process is None or process.poll() is None, process.communicate()[0]
         time.sleep(0.1)
 
 
@@ -197,3 +140,92 @@ def test_a_full_disk_leaves_the_last_checkpoint_intact(
     resumed = fedcue.run(config("pep"), tmp_path / "run", resume=True)
     whole = fedcue.run(config("pep"), tmp_path / "whole")
     assert_same_run(whole.folder, resumed.folder)
+
+
+def assert_ended_well(process: subprocess.Popen[str], folder: Path, reason: str) -> None:
+    """The message names the file, the reason and the way on; the newest checkpoint can be read."""
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 2, output
+    assert "Cannot write" in output
+    assert reason in output
+    assert "fedcue resume" in output
+    assert "Traceback" not in output
+    newest = sorted((folder / "checkpoints").glob("round-*.ckpt"))[-1]
+    assert Checkpoints(folder / "checkpoints", 2).newest().state.round == int(newest.stem[-6:]) >= 2
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 16 MB, where one may be mounted."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "fedcue-test", str(disk)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_disk_that_fills_up_ends_the_run_with_its_last_checkpoint(small_disk: Path) -> None:
+    folder = small_disk / "run"
+    process = start_command(folder)
+    wait_for_rounds(folder, 2, process)
+    with suppress(OSError), open(small_disk / "filler", "wb", buffering=0) as filler:
+        while filler.write(bytes(4096)):
+            pass
+    assert_ended_well(process, folder, "No space left on device")
+
+
+def test_a_folder_that_becomes_read_only_ends_the_run_with_its_last_checkpoint() -> None:
+    nobody = 65534 if os.geteuid() == 0 else None
+    with tempfile.TemporaryDirectory() as base:
+        if nobody is not None:  # nothing is read-only to the superuser
+            os.chown(base, nobody, nobody)
+        folder = Path(base) / "run"
+        process = start_command(folder, user=nobody)
+        wait_for_rounds(folder, 2, process)
+        for path in (folder / "checkpoints", folder):
+            path.chmod(0o500)
+        (folder / "metrics.jsonl").chmod(0o400)
+        assert_ended_well(process, folder, "Permission denied")
+        for path in (folder, folder / "checkpoints"):
+            path.chmod(0o700)
+
+
+def test_a_stop_during_evaluation_loses_nothing_and_keeps_nothing_of_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P-PT's clients have trained by then: what they remember of the unfinished round must not stay."""
+    whole = fedcue.run(config("ppt"), tmp_path / "whole")
+    original, calls = Executor.evaluate, []
+
+    def stopped(self: Executor, *arguments: Any, **named: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise Interrupted(15)
+        return original(self, *arguments, **named)
+
+    monkeypatch.setattr(Executor, "evaluate", stopped)
+    with pytest.raises(Interrupted):
+        fedcue.run(config("ppt"), tmp_path / "part")
+    resumed = fedcue.run(config("ppt"), tmp_path / "part", resume=True)
+    assert_same_run(whole.folder, resumed.folder)
+
+
+def test_a_changed_history_is_not_gone_on_with(tmp_path: Path) -> None:
+    done = fedcue.run(config("head"), tmp_path / "run")
+    path = done.folder / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"round": 1', '"round": 7'))
+    with pytest.raises(RunFolderError, match="not what its checkpoint remembers.*--overwrite"):
+        fedcue.run(config("head"), done.folder, resume=True)
+
+
+def test_another_run_is_not_gone_on_with(tmp_path: Path) -> None:
+    done = fedcue.run(config("head"), tmp_path / "run")
+    with pytest.raises(RunFolderError, match=r"there method.name=head, asked for method.name=fedvpt.*--out"):
+        fedcue.run(config("fedvpt"), done.folder, resume=True)
+    with pytest.raises(RunFolderError, match="there seed=0, asked for seed=1"):
+        fedcue.run(config("head", "seed=1"), done.folder, resume=True)
+    longer = fedcue.run(config("head", "rounds=5"), done.folder, resume=True)
+    assert longer.summary["rounds"] == 5

@@ -9,7 +9,9 @@ import pytest
 import tomli_w
 
 from fedcue.config import dump, load, read_recipe, recipes, resolve
-from fedcue.errors import ConfigError
+from fedcue.errors import ConfigError, printable
+from fedcue.federate.begin import default_folder
+from fedcue.federate.federation import Federation
 
 
 def test_overrides_are_dotted_and_typed() -> None:
@@ -141,3 +143,49 @@ def test_a_recipe_that_builds_on_itself_or_on_nothing_is_explained(tmp_path: Pat
 def test_another_backbone_keeps_the_image_size() -> None:
     config = load("default", ["backbone.image_size=128", "backbone=FOLDER"])
     assert (config.backbone.name, config.backbone.image_size) == ("FOLDER", 128)
+
+
+@pytest.mark.parametrize(
+    "table", ["scale = 3", "per_method = 3", "per_method = {pep = 3}", "scale = {cpu = 3}"]
+)
+def test_what_should_be_a_table_and_is_not_is_explained(tmp_path: Path, table: str) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(f'{table}\nbase = "default"\n')
+    with pytest.raises(ConfigError, match=r"must be a table|Unknown scale 'cpu'"):
+        load(recipe, ["scale=cpu"] if "scale" in table else [])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("heldout.x=1", "heldout"),
+        (f"rounds={'9' * 5000}", "rounds="),
+        (f"seed=0x{'f' * 5000}", "at most 64 bits"),
+        (f"{'a.' * 3000}b=1", "nested too deeply|Unknown key"),
+        ("rounds=3\nseed=4", "rounds='3"),
+        ("data=fedcue.methods.pep:PEP", "is not a dataset"),
+        ("method=fedcue.methods.base:Method", "with a name"),
+        ("data.root=\udcff", "not valid UTF-8"),
+    ],
+)
+def test_strange_settings_are_explained_in_a_few_words(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load("default", [override])
+    assert len(str(caught.value)) < 3000
+
+
+def test_a_recipe_cannot_choose_where_its_run_is_written(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('base = "default"\nrecipe = "../../../outside"\n')
+    folder = default_folder(load(recipe))
+    assert folder.parent == Path("runs")
+    assert ".." not in folder.parts
+
+
+def test_a_device_that_is_not_there_is_explained() -> None:
+    with pytest.raises(ConfigError, match="device='gpu' cannot be used here.*device=cpu"):
+        Federation(load("default", ["device=gpu"]))
+
+
+def test_names_from_data_do_not_steer_the_terminal() -> None:
+    assert printable("a\x1b[31m\u202eb") == "a\\x1b[31m\\u202eb"

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fedcue.cli.arguments import Json
 from fedcue.cli.compare import print_wide
+from fedcue.errors import printable
 
 if TYPE_CHECKING:
     from fedcue.data.dataset import DataOptions
@@ -133,7 +134,9 @@ def check(
         clients = f", {report.clients:,} clients" if report.clients else ""
         console = Console(soft_wrap=True)
         for finding in report.findings:
-            console.print(escape(f"{finding.kind}: {finding.where}: {finding.why}"), highlight=False)
+            console.print(
+                escape(printable(f"{finding.kind}: {finding.where}: {finding.why}")), highlight=False
+            )
         console.print(
             f"{report.name}: {report.train:,} training and {report.test:,} test images, "
             f"{report.classes:,} classes{clients}; {len(report.findings):,} problems",

@@ -27,7 +27,7 @@ from fedcue.cli import (
     tune,
     watch,
 )
-from fedcue.errors import FedcueError, Interrupted
+from fedcue.errors import FedcueError, Interrupted, printable
 
 app = typer.Typer(
     name="fedcue",
@@ -80,7 +80,8 @@ def main() -> None:
     except FedcueError as error:
         if debug:
             raise
-        Console(stderr=True, soft_wrap=True).print(f"[red]fedcue:[/] {escape(str(error))}")
+        message = "\n".join(map(printable, str(error).split("\n")))
+        Console(stderr=True, soft_wrap=True).print(f"[red]fedcue:[/] {escape(message)}")
         sys.exit(2)
     except Interrupted as stop:
         sys.exit(128 + stop.signal_number)

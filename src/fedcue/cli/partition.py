@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedcue.cli.arguments import Json, Settings, split_settings
+from fedcue.errors import printable
 
 if TYPE_CHECKING:
     from fedcue.report.partition_map import PartitionMap
@@ -120,6 +121,6 @@ def _show_clients(console: Console, shared: PartitionMap, limit: int = 10) -> No
         line = (
             f"  {name}: {counts.sum()} training images ({top}{more}), {shared.test[client].sum()} test images"
         )
-        console.print(escape(line), highlight=False)
+        console.print(escape(printable(line)), highlight=False)
     if len(shared.clients) > limit:
         console.print(f"  ... and {len(shared.clients) - limit:,} more clients", highlight=False)

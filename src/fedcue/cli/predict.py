@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from fedcue.errors import printable
+
 
 def predict(
     folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
@@ -56,9 +58,14 @@ def predict(
             ", ".join(f"{k} {v:.0%}" for k, v in list(row[name].items())[:3]) for name in result.details
         ]
         table.add_row(
-            escape(row["image"]), escape(row["class"]), f"{row['probability']:.1%}", *map(escape, weights)
+            *map(_plain, (row["image"], row["class"], f"{row['probability']:.1%}", *weights)),
         )
     Console(soft_wrap=True).print(table)
+
+
+def _plain(text: str) -> str:
+    """Return a name from data as the terminal may show it."""
+    return escape(printable(text))
 
 
 def _shares(weights: Any, classes: tuple[str, ...]) -> dict[str, float]:

@@ -54,7 +54,7 @@ def start(
 ) -> None:
     """Run a configuration with a progress display and print what came of it."""
     from fedcue.cli.progress import RunProgress
-    from fedcue.federate.run import default_folder
+    from fedcue.federate.begin import default_folder
     from fedcue.federate.run import run as run_federation
 
     console = Console(stderr=as_json, soft_wrap=True)

@@ -23,6 +23,10 @@ PILLOW_LIMIT = 178_956_970
 """Pillow refuses any image with more pixels than this, whatever ``max_pixels`` says."""
 
 
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Image formats that are read; others (some of which Pillow hands to other programs) are not."""
+
+
 class ImageSource(Protocol):
     """Images that are opened one by one; reading them in index order is the cheapest."""
 

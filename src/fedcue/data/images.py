@@ -36,7 +36,7 @@ def decode(
                 return np.array(square).transpose(2, 0, 1)
         reason = f"{width} x {height} pixels are more than data.max_pixels={max_pixels}"
     except Exception as error:  # decoders of foreign bytes fail in many ways; all mean: unreadable
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"[:300]
     raise DataError(
         f"Cannot read {images.describe(index)} ({reason}). Mend or remove it, or leave unreadable images "
         "out with data.on_bad_image=skip."

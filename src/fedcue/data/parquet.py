@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -15,11 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from fedcue.data.dataset import Dataset, Indices
+from fedcue.data.dataset import FORMATS, Dataset, Indices
 from fedcue.errors import DataError, unknown
 
+MAX_ROWS = 20_000_000  # a file of a few bytes can claim any number
 TEST_SPLITS = ("test", "valid", "validation", "val")
 _BATCH = 64
+_LABELS = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_large_string)
 _SHARD = re.compile(r"(?P<start>.+)-\d{5}-of-(?P<number>\d{5})(?P<rest>.*)")
 
 
@@ -58,7 +61,7 @@ class ParquetImages:
 
     def open(self, index: int) -> Image.Image:
         """Open the image of the row ``index``."""
-        return Image.open(BytesIO(self.content(index)))
+        return Image.open(BytesIO(self.content(index)), formats=FORMATS)
 
     def content(self, index: int) -> bytes:
         """Return the encoded image of the row ``index``."""
@@ -69,9 +72,9 @@ class ParquetImages:
             self._start += len(self._batch)
             self._batch = self._next()
         value = self._batch[index - self._start].as_py()
-        if value is None:
-            raise DataError(f"{self.describe(index)} holds no image")
-        return bytes(value)
+        if not isinstance(value, bytes):
+            raise DataError(f"{self.describe(index)} holds no image. Fill or remove the row.")
+        return value
 
     def describe(self, index: int) -> str:
         """Name the row ``index``."""
@@ -129,8 +132,8 @@ def read_parquet(name: str, train: Sequence[Path], test: Sequence[Path], columns
     tables = []
     for file in files:
         _require_columns(file, [columns.image, *wanted])
-        tables.append(pq.ParquetFile(file, memory_map=True).read(columns=wanted))
-    table = pa.concat_tables([table.replace_schema_metadata(None) for table in tables])
+        tables.append(_read(file, wanted))
+    table = _joined(tables)
     classes, labels = _categories(table, columns.label, tables[0].schema)
     domain_names, domains = _optional(table, columns.domain, tables[0].schema)
     owner_names, owners = _optional(table, columns.client, tables[0].schema)
@@ -170,14 +173,44 @@ def _require_all_shards(files: Sequence[Path]) -> None:
 
 
 def _require_columns(file: Path, columns: Sequence[str]) -> None:
-    try:
-        present = pq.read_schema(file).names
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"Cannot read {file} as Parquet ({error}). Fetch the file again.") from error
+    with _readable(file):
+        metadata = pq.read_metadata(file)
+        rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        present = metadata.schema.to_arrow_schema().names
+    if sum(rows) != metadata.num_rows or not 0 <= max(rows, default=0) <= metadata.num_rows <= MAX_ROWS:
+        raise DataError(
+            f"{file} claims {metadata.num_rows} rows in groups of {rows[:5]}. It must have at most "
+            f"{MAX_ROWS} rows. Fetch the file again."
+        )
     for column in columns:
         if column not in present:
             hint = "Name the columns with data.image, data.label, data.domain and data.client."
             raise DataError(f"{file}: {unknown('column', column, present)} {hint}")
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    """Turn whatever pyarrow finds wrong with a file into an error that says what to do."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(f"Cannot read {file} as Parquet ({reason}). Fetch the file again.") from error
+
+
+def _read(file: Path, columns: Sequence[str]) -> pa.Table:
+    with _readable(file):
+        return pq.ParquetFile(file, memory_map=True).read(columns=list(columns))
+
+
+def _joined(tables: Sequence[pa.Table]) -> pa.Table:
+    try:
+        return pa.concat_tables([table.replace_schema_metadata(None) for table in tables])
+    except pa.ArrowException as error:
+        raise DataError(
+            f"The Parquet files have columns of different types ({str(error)[:300]}). "
+            "Give files of one dataset."
+        ) from error
 
 
 def _optional(
@@ -191,12 +224,20 @@ def _categories(table: pa.Table, column: str, schema: pa.Schema) -> tuple[tuple[
     values = table[column]
     if values.null_count:
         raise DataError(f"Column {column!r} is empty in {values.null_count} rows. Fill or remove these rows.")
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if not any(test(values.type) for test in _LABELS):
+        raise DataError(
+            f"Column {column!r} is of type {str(values.type)[:100]}. It must hold integers or strings; "
+            "name another one with data.label, data.domain or data.client."
+        )
     names = _class_names(schema, column)
     array = values.to_numpy()
     if names is not None and array.dtype.kind in "iu":
         if len(array) and not 0 <= array.min() <= array.max() < len(names):
             raise DataError(
-                f"Column {column!r} has values outside its {len(names)} names 0 ... {len(names) - 1}."
+                f"Column {column!r} has values outside its {len(names)} names: they must be 0 to "
+                f"{len(names) - 1}."
             )
         return names, array.astype(np.int64)
     found, number = np.unique(array, return_inverse=True)
@@ -208,6 +249,6 @@ def _class_names(schema: pa.Schema, column: str) -> tuple[str, ...] | None:
     try:
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
         names = features[column]["names"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return tuple(str(name) for name in names)
+    return tuple(names) if isinstance(names, list) and all(isinstance(n, str) for n in names) else None

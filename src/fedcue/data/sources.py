@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedcue.data.dataset import ImageSource, Selection
+from fedcue.data.dataset import FORMATS, ImageSource, Selection
 from fedcue.errors import DataError
 
 
@@ -27,7 +27,7 @@ class FileImages:
 
     def open(self, index: int) -> Image.Image:
         """Open the file ``index``."""
-        return Image.open(self.paths[index])
+        return Image.open(self.paths[index], formats=FORMATS)
 
     def content(self, index: int) -> bytes:
         """Return the bytes of the file ``index``."""

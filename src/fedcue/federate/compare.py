@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import tomllib
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from fedcue.config import dump, flat, resolve
-from fedcue.errors import ConfigError, FedcueError, Interrupted, RunFolderError
-from fedcue.federate.grid import Job, show
+from fedcue.config import dump, resolve
+from fedcue.errors import FedcueError, Interrupted, RunFolderError
+from fedcue.federate import begin
+from fedcue.federate.grid import Job
 from fedcue.federate.roster import Roster
 from fedcue.federate.run import run
 from fedcue.record.files import explained
@@ -84,22 +84,8 @@ def state_of(job: Job) -> State:
 
 
 def difference(job: Job) -> str:
-    """Say how the configuration in a run's folder differs from the job's, or nothing.
-
-    A setting that did not exist yet when the run was made counts as its default.
-    """
-    try:
-        given = tomllib.loads((job.folder / "config.toml").read_text(encoding="utf-8"))
-        there = dump(resolve(given, name=str(given.get("recipe"))))
-    except (OSError, ValueError, RecursionError):
-        return "it has no readable config.toml"
-    except ConfigError as error:
-        return f"its config.toml is of another version ({error})"
-    there, asked = (flat(table) for table in (there, dump(job.config)))
-    for key in [*asked, *there]:
-        if there.get(key) != asked.get(key) and key.partition(".")[0] not in NO_EFFECT:
-            return f"there {key}={show(there.get(key))}, asked for {key}={show(asked.get(key))}"
-    return ""
+    """Say how the configuration in a run's folder differs from the job's, or nothing."""
+    return begin.difference(job.config, job.folder, NO_EFFECT)
 
 
 def _readable(summary: Path) -> bool:
@@ -122,8 +108,8 @@ class _Task:
         settings = dump(self.job.config)
         if self.at_once > 1:
             settings["workers"] = settings["workers"] or 1
-        resume = self.state == "stopped" and any((self.job.folder / "checkpoints").glob("round-*.ckpt"))
-        return settings, str(self.job.folder), {"resume": resume, "overwrite": not resume}
+        begun = self.state == "stopped" and any((self.job.folder / "checkpoints").glob("round-*.ckpt"))
+        return settings, str(self.job.folder), {"resume": begun, "overwrite": not begun}
 
 
 @dataclass

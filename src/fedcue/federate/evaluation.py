@@ -62,8 +62,9 @@ class Evaluation:
         return by_domain(domains, self.accuracies[keep], self.total[keep])
 
     def client_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield one line per listed client for ``clients.csv``."""
-        roster, accuracies = self.roster, self.accuracies
+        """Yield one line per listed client for ``clients.csv``; columns say on which images it was tested."""
+        roster, accuracies, split = self.roster, self.accuracies, self.roster.config.evaluation.on
+        sizes = self.total if split == "validation" else roster.test_sizes
         for client in roster.listed.tolist():
             accuracy = accuracies[client]
             yield {
@@ -72,8 +73,8 @@ class Evaluation:
                 "domain": roster.domains[client],
                 "heldout": str(bool(roster.heldout[client])).lower(),
                 "train_size": int(roster.train_sizes[client]),
-                "test_size": int(roster.test_sizes[client]),
-                "test_accuracy": "" if np.isnan(accuracy) else f"{accuracy:.6f}",
+                f"{split}_size": int(sizes[client]),
+                f"{split}_accuracy": "" if np.isnan(accuracy) else f"{accuracy:.6f}",
             }
 
 
@@ -110,7 +111,7 @@ def analyse(
         "confusion": torch.from_numpy(np.bincount(pairs, minlength=classes**2)).view(classes, classes).int(),
     }
     if federation.config.evaluation.clients == "all":
-        for part in ("train", "test"):
+        for part in ("train", federation.config.evaluation.on):
             owned = (getattr(client, f"{part}_labels") for client in federation.clients)
             counts = np.stack([np.bincount(labels, minlength=classes) for labels in owned])
             tensors[f"{part}_class_counts"] = torch.from_numpy(counts).int()

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedcue.data.client import Clients, make_clients
 from fedcue.data.dataset import Dataset
 from fedcue.data.partition import Partition
 from fedcue.data.store import PixelStore, decode_images
+from fedcue.errors import ConfigError
 from fedcue.federate.roster import Roster
 from fedcue.federate.site import Site
 from fedcue.model.backbone import load_backbone
@@ -89,10 +91,22 @@ def split(config: RunConfig, dataset: Dataset) -> Clients:
 
 def load_model(config: RunConfig) -> PromptedViT:
     """Load the frozen backbone onto the device, to be run in the precision asked for."""
+    check_device(config.device)
     if config.precision == "bfloat16" and not has_bfloat16(config.device):
         log.warning("This processor has no bfloat16: precision=bfloat16 is emulated, slower than float32.")
     backbone = load_backbone(config.backbone.name, config.backbone.image_size)
     return PromptedViT(backbone.to(config.device), config.precision)
+
+
+def check_device(device: str) -> None:
+    """Refuse a device on which nothing can be computed here."""
+    try:
+        torch.empty(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(
+            f"device={device!r} cannot be used here: {str(error)[:200]}. Give device=cpu, or cuda where "
+            "there is a GPU."
+        ) from error
 
 
 def decode_used(config: RunConfig, dataset: Dataset, indices: NDArray[np.int64], size: int) -> PixelStore:

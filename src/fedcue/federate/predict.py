@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedcue.errors import ConfigError, RunFolderError, unknown
+from fedcue.errors import ConfigError, FedcueError, RunFolderError, unknown
 from fedcue.methods.base import Method
 from fedcue.model.backbone import load_backbone
 from fedcue.model.frozen import FrozenCache
@@ -112,19 +111,48 @@ def load(folder: str | Path) -> Model:
     folder = Path(folder)
     description = _description(folder)
     try:
-        options = {key: value for key, value in description["method"].items() if key != "name"}
-        method = METHODS.get(description["method"]["name"]).model_validate(options)
-        setting = Setting(**description["setting"])
-        tensors = load_file(folder / "model.safetensors")
-        clients = {int(client): about for client, about in description["clients"].items()}
-        backbone = load_backbone(description["backbone"]["name"], description["image_size"])
-        state = ServerState(description["rounds"], tensors)
-        classes, seed = tuple(description["classes"]), description["seed"]
-    except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
-        raise RunFolderError(f"{folder} does not hold a usable model: {error}. Repeat the run.") from error
+        model = _model(folder, description)
+        _try_out(model)
+    except FedcueError:
+        raise
+    except Exception as error:  # whatever does not fit together in files that anybody may have changed
+        reason = f"{type(error).__name__}: {error}"[:300]
+        raise RunFolderError(f"{folder} does not hold a usable model: {reason}. Repeat the run.") from error
+    return model
+
+
+def _model(folder: Path, description: Mapping[str, Any]) -> Model:
+    options = {key: value for key, value in description["method"].items() if key != "name"}
+    method = METHODS.get(description["method"]["name"]).model_validate(options)
+    setting = Setting(**description["setting"])
+    tensors = load_file(folder / "model.safetensors")
+    clients = {int(client): dict(about) for client, about in description["clients"].items()}
+    for about in clients.values():
+        about |= (
+            {"class_priors": [float(p) for p in about["class_priors"]]} if "class_priors" in about else {}
+        )
+    backbone = load_backbone(description["backbone"]["name"], description["image_size"])
+    state = ServerState(description["rounds"], tensors)
+    classes, seed = tuple(map(str, description["classes"])), int(description["seed"])
     assert isinstance(method, Method)
     model = PromptedViT(backbone, description.get("precision", "float32"))
     return Model(model, method, state, setting, seed, classes, clients, load_memories(folder))
+
+
+def _try_out(model: Model) -> None:
+    """Predict one black image, also for a client that remembers something: everything must fit."""
+    shape, found = model.model.architecture, model.setting
+    if (found.width, found.depth, found.classes) != (shape.width, shape.depth, len(model.classes)):
+        raise ValueError("model.json describes another backbone or other classes")
+    size = shape.image_size
+    known = [client for client in model.memories if "class_priors" in model.clients.get(client, {})]
+    for client in [None, *known[:1]]:
+        seen = model.predict(torch.zeros(1, 3, size, size, dtype=torch.uint8), client=client)
+        if seen.probabilities.shape != (1, len(model.classes)) or not seen.probabilities.isfinite().all():
+            raise ValueError("its predictions are no probabilities")
+    shapes = [{name: t.shape for name, t in memory.tensors.items()} for memory in model.memories.values()]
+    if any(shape != shapes[0] for shape in shapes):
+        raise ValueError("clients.safetensors holds tensors of different shapes")
 
 
 def _description(folder: Path) -> dict[str, Any]:
@@ -136,7 +164,7 @@ def _description(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise RunFolderError(f"{path} is damaged: {error}. Repeat the run.") from error
     if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise RunFolderError(f"{path} is not of format {FORMAT}, which this version of fedcue reads.")
+        raise RunFolderError(f"{path} is not of format {FORMAT}, which this fedcue reads. Repeat the run.")
     return description
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedcue.config import dump
 from fedcue.errors import FedcueError, Interrupted
+from fedcue.federate.begin import check_same_run, check_state, default_folder
 from fedcue.federate.engine import Engine, Failure
 from fedcue.federate.evaluation import Evaluation
 from fedcue.federate.exchange import Exchange, Traffic
@@ -63,6 +63,9 @@ def run(
     federation = Federation(config)
     folder.open(overwrite=overwrite, resume=resume)
     try:
+        if resume:
+            check_same_run(config, folder.path)
+            folder.write_config(dump(config))
         with federation.stop.on_signals(), Executor(federation, config.workers) as executor, tracking:
             watching = Several(observer or Silent(), tracking)
             result = Run(executor, folder, watching).complete(resume)
@@ -70,12 +73,6 @@ def run(
             return result
     finally:
         folder.close()
-
-
-def default_folder(config: RunConfig) -> Path:
-    """Return a new folder under ``runs/`` named after what is run and when."""
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{config.recipe}-{config.method.name}-seed{config.seed}-{stamp}"
 
 
 @dataclass
@@ -88,6 +85,7 @@ class Run:
     memories: dict[int, ClientMemory] = field(default_factory=dict)
     totals: dict[str, Any] = field(default_factory=dict)
     evaluation: Evaluation | None = None
+    last: Checkpoint = field(init=False)
 
     def __post_init__(self) -> None:
         self.roster = self.engine.roster
@@ -105,7 +103,7 @@ class Run:
                 state = self._round(state)
             return self._finish(state)
         except (Interrupted, FedcueError):
-            self.folder.checkpoints.write(self._checkpoint_of(state))
+            self.folder.checkpoints.write(self.last)
             raise
 
     def _start(self) -> ServerState:
@@ -142,13 +140,15 @@ class Run:
 
     def _resume(self) -> ServerState:
         checkpoint = self.folder.checkpoints.newest()
-        self.folder.truncate_metrics(checkpoint.metrics_bytes)
+        check_state(self.roster, checkpoint.state)
+        self.folder.truncate_metrics(checkpoint.metrics_bytes, checkpoint.metrics_digest)
         self.memories, self.totals = dict(checkpoint.memories), dict(checkpoint.totals)
         self.transport.remember(checkpoint.transport)
         records = self.folder.read_metrics()
         self.budget.replay(records, ATTEMPTS)
         for record in records:
             self.observer.finished_round(record)
+        self.last = checkpoint
         return checkpoint.state
 
     def _round(self, state: ServerState) -> ServerState:
@@ -201,13 +201,13 @@ class Run:
             self.folder.write_snapshot(state.round, state.tensors)
 
     def _checkpoint(self, state: ServerState) -> None:
+        """Remember how things are after a round, of which an unfinished next one must change nothing."""
+        place, digest = self.folder.metrics_bytes, self.folder.metrics_digest
+        memories, totals = dict(self.memories), dict(self.totals)
+        self.last = Checkpoint(state, memories, place, digest, totals, self.transport.memory())
         every = self.config.checkpoint.every
         if every and (state.round % every == 0 or state.round == self.config.rounds):
-            self.folder.checkpoints.write(self._checkpoint_of(state))
-
-    def _checkpoint_of(self, state: ServerState) -> Checkpoint:
-        position, wire = self.folder.metrics_bytes, self.transport.memory()
-        return Checkpoint(state, self.memories, position, self.totals, wire)
+            self.folder.checkpoints.write(self.last)
 
     def _finish(self, state: ServerState) -> Result:
         self.observer.stage("writing the results")

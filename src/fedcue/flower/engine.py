@@ -20,6 +20,7 @@ from fedcue.flower.messages import (
     EVALUATE,
     JOIN,
     TRAIN,
+    UNUSABLE,
     WARM_UP,
     Member,
     Order,
@@ -40,8 +41,6 @@ ROUND = "round"
 """A client's memory, as the server knows it: in which round it was written at the client."""
 
 
-UNUSABLE = (ClientError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
-"""What reading a reply may raise, whatever a node put into it."""
 ASK_AGAIN = 20.0
 """Seconds after which a node that was refused may try again."""
 
@@ -242,7 +241,7 @@ class FlowerEngine:
             try:
                 found = read_outcomes(answer, expected.most_bytes)
             except UNUSABLE as error:
-                reason = f"its node's reply is not usable: {type(error).__name__}: {error}"
+                reason = f"its node's reply is not usable: {type(error).__name__}: {error}"[:500]
         return {order.client: self._judge(order.client, found, reason, expected) for order in orders}
 
     def _judge(

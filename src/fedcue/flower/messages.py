@@ -19,6 +19,13 @@ JOIN, WARM_UP, TRAIN, EVALUATE = "query.join", "train.warm_up", "train", "evalua
 """Flower's message types that a client answers."""
 
 
+UNUSABLE = (
+    ClientError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError,
+    AssertionError, SafetensorError,
+)  # fmt: skip
+"""What reading a message that somebody else wrote can end in."""
+
+
 @dataclass(frozen=True)
 class Order:
     """Work for one client: what it is sent, and which of its memories it is to load."""
@@ -112,8 +119,8 @@ def read_outcomes(content: RecordDict, most_bytes: int) -> dict[int, Outcome]:
         client = int(line["client"])
         try:
             found[client] = _outcome(content, number, line, most_bytes)
-        except (ClientError, KeyError, TypeError, ValueError, SafetensorError) as error:
-            found[client] = Outcome(client, failure=f"its reply is not usable: {error}")
+        except UNUSABLE as error:
+            found[client] = Outcome(client, failure=f"its reply is not usable: {str(error)[:500]}")
     return found
 
 

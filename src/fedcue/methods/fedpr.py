@@ -39,7 +39,7 @@ class FedPR(Method):
         },
     }
 
-    prompts: int = Field(default=10, ge=1, description="number of shared prompts")
+    prompts: int = Field(default=10, ge=1, le=10_000, description="number of shared prompts")
     prompt_init: Literal["vpt", "zeros"] = "vpt"
     ratio: float | None = Field(
         default=0.8, gt=0, le=1, description="share of directions kept (none: all but the prompts' own)"

@@ -20,7 +20,7 @@ class FedVPT(Method):
     name: ClassVar[str] = "fedvpt"
     prompt_names: ClassVar[tuple[str, ...]] = ("shared_prompts",)
 
-    prompts: int = Field(default=1, ge=1, description="number of shared prompts")
+    prompts: int = Field(default=1, ge=1, le=10_000, description="number of shared prompts")
     prompt_init: Literal["vpt", "zeros"] = "vpt"
 
     def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:

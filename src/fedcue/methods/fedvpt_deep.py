@@ -21,7 +21,7 @@ class FedVPTDeep(Method):
     name: ClassVar[str] = "fedvpt_deep"
     prompt_names: ClassVar[tuple[str, ...]] = ("deep_prompts",)
 
-    prompts: int = Field(default=1, ge=1, description="number of prompts per block")
+    prompts: int = Field(default=1, ge=1, le=10_000, description="number of prompts per block")
     blocks: int | None = Field(default=None, ge=1, description="first blocks with prompts (default: all)")
     prompt_init: Literal["vpt", "zeros"] = "vpt"
 

@@ -36,7 +36,7 @@ class PEP(Method):
     class_rows: ClassVar[dict[str, int]] = ROWS | CENTROIDS
     periodic: ClassVar[tuple[str, ...]] = ("prototypes", "has_prototype")
 
-    prompts: int = Field(default=1, ge=0, description="number of shared prompts at block 0")
+    prompts: int = Field(default=1, ge=0, le=10_000, description="number of shared prompts at block 0")
     prompt_init: Literal["vpt", "zeros"] = "vpt"
     layers: tuple[int, ...] = Field(
         default=(4, 5, 6), description="blocks with a mixed prompt, counted from 0; [] is FedVPT"

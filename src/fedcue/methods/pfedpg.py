@@ -37,7 +37,7 @@ class PFedPG(Method):
         "native": {**PAPER, "training.lr": 0.25, "training.batch_size": 64},
     }
 
-    prompts: int = Field(default=10, ge=1, description="number of prompts of a client (K)")
+    prompts: int = Field(default=10, ge=1, le=10_000, description="number of prompts of a client (K)")
     descriptor_vectors: Literal["one", "prompts"] = Field(
         default="one", description="vectors that describe a client: one, or one per prompt"
     )

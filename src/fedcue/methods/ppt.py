@@ -23,7 +23,7 @@ class PPT(Method):
     name: ClassVar[str] = "ppt"
     keeps_memory: ClassVar[bool] = True
 
-    prompts: int = Field(default=1, ge=1, description="number of private prompts")
+    prompts: int = Field(default=1, ge=1, le=10_000, description="number of private prompts")
     prompt_init: Literal["vpt", "zeros"] = "vpt"
     alternate: bool = Field(default=False, description="train first the prompts alone, then the head alone")
 

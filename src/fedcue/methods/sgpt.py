@@ -40,10 +40,10 @@ class SGPT(Method):
         },
     }
 
-    groups: int = Field(default=20, ge=1, description="number of groups (K)")
+    groups: int = Field(default=20, ge=1, le=10_000, description="number of groups (K)")
     shared_blocks: int = Field(default=4, ge=1, description="first blocks, with shared prompts")
     group_blocks: int = Field(default=3, ge=1, description="next blocks, with group prompts")
-    prompts: int = Field(default=1, ge=1, description="number of shared prompts at block 0")
+    prompts: int = Field(default=1, ge=1, le=10_000, description="number of shared prompts at block 0")
     prompt_init: Literal["zeros", "vpt"] = Field(default="zeros", description="of the shared prompts")
     query_block: int | None = Field(
         default=None, ge=1, description="block at whose input cls is the query (default: the output)"

@@ -12,11 +12,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fedcue.errors import BackboneError
+from fedcue.errors import BackboneError, shown
 from fedcue.model.vit import Architecture, VisionTransformer, interpolate_positions
 
 FILES = ("config.json", "model.safetensors")
 EMBEDDED = "embedded"
+MAX_IMAGE_SIZE = 4096
 _IGNORED = ("head.", "head_dist.", "fc_norm.", "mask_token")
 _HEADS = {"huge": 16, "giant_patch14_dinov2": 24, "giant_patch14_reg4_dinov2": 24, "giant": 16}
 
@@ -27,11 +28,14 @@ def load_backbone(name: str = EMBEDDED, image_size: int | None = None) -> Vision
     config = _read_config(folder)
     tensors = _read_tensors(folder)
     architecture = _architecture(folder, config, tensors, image_size)
-    model = VisionTransformer(architecture)
     prefix = 1 + architecture.registers if architecture.position_on_prefix else 0
-    tensors["pos_embed"] = interpolate_positions(tensors["pos_embed"], architecture.patches, prefix)
+    with torch.device("meta"):  # shapes only: nothing is allocated before the tensors are known to fit
+        model = VisionTransformer(architecture)
+    positions = tensors["pos_embed"]
+    if positions.ndim == 3 and positions.shape[::2] == (1, architecture.width):
+        tensors["pos_embed"] = interpolate_positions(positions, architecture.patches, prefix)
     _check_tensors(folder, tensors, model.state_dict())
-    model.load_state_dict(tensors)
+    model.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
     return model.eval().requires_grad_(False)
 
 
@@ -79,7 +83,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise BackboneError(f"{folder / 'config.json'} is not readable JSON: {error}") from error
+        raise BackboneError(
+            f"{folder / 'config.json'} is not readable JSON: {error}. Fetch the file again."
+        ) from error
     if not isinstance(config, dict) or not isinstance(config.get("pretrained_cfg", {}), dict):
         raise BackboneError(
             f"{folder / 'config.json'} must be an object with a 'pretrained_cfg' object, as timm writes."
@@ -93,8 +99,11 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
         with safe_open(path, framework="pt") as file:
             names = [name for name in file.keys() if not name.startswith(_IGNORED)]  # noqa: SIM118
             return {name: file.get_tensor(name).float() for name in names}
-    except (SafetensorError, OSError, RuntimeError, TypeError, ValueError) as error:
-        raise BackboneError(f"{path} is not a readable safetensors file: {error}") from error
+    except (SafetensorError, OSError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+        reason = str(error)[:300]
+        raise BackboneError(
+            f"{path} is not a readable safetensors file: {reason}. Fetch the file again."
+        ) from error
 
 
 def _architecture(
@@ -106,24 +115,30 @@ def _architecture(
         width, channels, patch, _ = shapes["patch_embed.proj.weight"]
         hidden = shapes["blocks.0.mlp.fc1.weight"][0]
         positions = shapes["pos_embed"][1]
+        registers = shapes.get("reg_token", (1, 0, width))[1]
+        grid = math.isqrt(positions - 1 - registers)
+        if not width or not hidden:
+            raise ValueError("its width is 0")
     except (KeyError, ValueError, IndexError) as error:
         raise BackboneError(
             f"{folder / 'model.safetensors'} does not hold a ViT under timm's names "
             f"({error}). Known: plain ViT, AugReg, DeiT (not distilled) and DINOv2."
         ) from error
     depth = len({name.split(".")[1] for name in shapes if name.startswith("blocks.")})
-    registers = shapes.get("reg_token", (1, 0, width))[1]
-    on_prefix = math.isqrt(positions - 1 - registers) ** 2 == positions - 1 - registers
+    on_prefix = grid**2 == positions - 1 - registers
     prefix = 1 + registers if on_prefix else 0
     size = image_size or _input_size(folder, pretrained) or math.isqrt(positions - prefix) * patch
     heads = _heads(config, width)
-    if channels != 3 or patch < 1 or size < patch or size % patch:
+    if channels != 3 or patch < 1 or size < patch or size % patch or size > MAX_IMAGE_SIZE:
         raise BackboneError(
-            f"Image size {size} does not fit backbone {folder}: its patches are {patch} pixels wide "
-            f"on {channels} channels. Give a multiple of {patch}, such as {max(1, size // patch) * patch}."
+            f"Image size {shown(size)} does not fit backbone {folder}: its patches are {patch} pixels wide "
+            f"on {channels} channels. Give a multiple of {patch} up to {MAX_IMAGE_SIZE}."
         )
     if heads < 1 or width % heads:
-        raise BackboneError(f"{folder}: {heads} heads do not divide the width {width}.")
+        raise BackboneError(
+            f"{folder}: {shown(heads)} heads do not divide the width {width}. "
+            "Mend model_args.num_heads in config.json, or fetch the file again."
+        )
     return Architecture(
         width=width,
         depth=depth,
@@ -145,7 +160,7 @@ def _input_size(folder: Path, pretrained: dict[str, Any]) -> int | None:
         return None
     if isinstance(size, list) and len(size) == 3 and all(type(side) is int for side in size):
         return int(size[-1])
-    raise BackboneError(f"{folder / 'config.json'}: input_size must be [3, H, W], got {size!r}.")
+    raise BackboneError(f"{folder / 'config.json'}: input_size must be [3, H, W], got {shown(size)}.")
 
 
 def _heads(config: dict[str, Any], width: int) -> int:
@@ -153,7 +168,8 @@ def _heads(config: dict[str, Any], width: int) -> int:
     given = arguments.get("num_heads") if isinstance(arguments, dict) else None
     if type(given) is int:
         return given
-    name = str(config.get("architecture", ""))
+    name = config.get("architecture")
+    name = name if isinstance(name, str) else ""
     return next((heads for part, heads in _HEADS.items() if part in name), max(1, width // 64))
 
 
@@ -163,10 +179,13 @@ def _channels(folder: Path, pretrained: dict[str, Any], key: str) -> tuple[float
         red, green, blue = (float(channel) for channel in value)
     except (TypeError, ValueError, OverflowError) as error:
         raise BackboneError(
-            f"{folder / 'config.json'}: {key} must be three numbers, got {value!r}."
+            f"{folder / 'config.json'}: {key} must be three numbers, got {shown(value)}."
         ) from error
     if not all(map(math.isfinite, (red, green, blue))) or (key == "std" and min(red, green, blue) <= 0):
-        raise BackboneError(f"{folder / 'config.json'}: {key} {value!r} cannot normalise an image.")
+        raise BackboneError(
+            f"{folder / 'config.json'}: {key} {shown(value)} cannot normalise an image. It must be three "
+            "finite numbers, deviations above 0."
+        )
     return red, green, blue
 
 
@@ -184,8 +203,9 @@ def _check_tensors(folder: Path, given: dict[str, Tensor], wanted: dict[str, Ten
         if not torch.isfinite(given[name]).all()
     ]
     if problems:
-        shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
+        first = [problem[:200] for problem in problems[:5]]
+        listed = "; ".join(first) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
         raise BackboneError(
-            f"{folder / 'model.safetensors'} does not fit a ViT under timm's names: {shown}. "
+            f"{folder / 'model.safetensors'} does not fit a ViT under timm's names: {listed}. "
             "Use the weights of a plain ViT, AugReg, DeiT (not distilled) or DINOv2 as timm saves them."
         )

@@ -8,8 +8,9 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -19,6 +20,8 @@ from fedcue.types import ClientMemory, ServerState, pack, unpack
 
 log = logging.getLogger(__name__)
 _STATE, _MEMORY = "state/", "memory/"
+_Number = Annotated[int, Field(ge=0, le=2**31)]
+_Id = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,30 @@ class Checkpoint:
     state: ServerState
     memories: Mapping[int, ClientMemory]
     metrics_bytes: int
+    metrics_digest: str
     totals: Mapping[str, Any]
     transport: Mapping[str, Any]
+
+
+class _Wire(BaseModel):
+    """What the server must remember of earlier messages, as JSON holds it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    classes: dict[_Id, list[_Number]]
+    received: dict[_Id, _Number]
+    changed: _Number
+
+
+class _Header(BaseModel):
+    """What stands before the tensors in a checkpoint."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    round: _Number
+    metrics_bytes: Annotated[int, Field(ge=0, lt=2**62)]
+    metrics_digest: str
+    totals: dict[str, Any]
+    transport: _Wire
+    clients: list[_Number]
 
 
 class Checkpoints:
@@ -55,8 +80,9 @@ class Checkpoints:
         for path in reversed(self._paths()):
             try:
                 return _decode(path.read_bytes())
-            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-                log.warning("Checkpoint %s is damaged (%s); using the one before it.", path.name, error)
+            except (OSError, ValueError, KeyError, AttributeError, RecursionError, SafetensorError) as error:
+                reason = " ".join(str(error).split())[:200]
+                log.warning("Checkpoint %s is damaged (%s); using the one before it.", path.name, reason)
         raise RunFolderError(
             f"{self.folder} holds no usable checkpoint. Start again with --overwrite or another --out."
         )
@@ -73,6 +99,7 @@ def _encode(checkpoint: Checkpoint) -> bytes:
         {
             "round": checkpoint.state.round,
             "metrics_bytes": checkpoint.metrics_bytes,
+            "metrics_digest": checkpoint.metrics_digest,
             "totals": dict(checkpoint.totals),
             "transport": dict(checkpoint.transport),
             "clients": list(checkpoint.memories),
@@ -86,18 +113,19 @@ def _decode(data: bytes) -> Checkpoint:
     if hashlib.sha256(body).digest() != digest:
         raise ValueError("its checksum does not match")
     size = int.from_bytes(body[:8], "little")
-    header = json.loads(body[8 : 8 + size])
+    header = _Header.model_validate(json.loads(body[8 : 8 + size]))
     tensors = unpack(body[8 + size :])
     state = {name.removeprefix(_STATE): t for name, t in tensors.items() if name.startswith(_STATE)}
-    memories: dict[int, dict[str, Tensor]] = {client: {} for client in header["clients"]}
+    memories: dict[int, dict[str, Tensor]] = {client: {} for client in header.clients}
     for name, tensor in tensors.items():
         if name.startswith(_MEMORY):
             client, _, own = name.removeprefix(_MEMORY).partition("/")
             memories[int(client)][own] = tensor
     return Checkpoint(
-        ServerState(header["round"], state),
+        ServerState(header.round, state),
         {client: ClientMemory(own) for client, own in memories.items()},
-        header["metrics_bytes"],
-        header["totals"],
-        header["transport"],
+        header.metrics_bytes,
+        header.metrics_digest,
+        header.totals,
+        header.transport.model_dump(),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import fcntl
+import hashlib
 import io
 import json
 import os
@@ -35,6 +36,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = Checkpoints(path / "checkpoints", checkpoints_kept)
         self.metrics_bytes = 0
+        self._digest = hashlib.sha256()
         self._lock: int | None = None
 
     def open(self, *, overwrite: bool = False, resume: bool = False) -> None:
@@ -83,20 +85,30 @@ class RunFolder:
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Append one round to ``metrics.jsonl``."""
         path = self.path / "metrics.jsonl"
+        line = (json.dumps(record, allow_nan=False) + "\n").encode()
         with explained(path), open(path, "ab") as file:
-            file.write((json.dumps(record, allow_nan=False) + "\n").encode())
+            file.write(line)
             file.flush()
             os.fsync(file.fileno())
             self.metrics_bytes = file.tell()
+        self._digest.update(line)
 
-    def truncate_metrics(self, length: int) -> None:
-        """Cut ``metrics.jsonl`` back to the length a checkpoint remembers."""
+    @property
+    def metrics_digest(self) -> str:
+        """Checksum of ``metrics.jsonl`` as far as it was written."""
+        return self._digest.hexdigest()
+
+    def truncate_metrics(self, length: int, digest: str) -> None:
+        """Cut ``metrics.jsonl`` back to the length a checkpoint remembers; refuse one that was changed."""
         path = self.path / "metrics.jsonl"
-        if length and (not path.is_file() or path.stat().st_size < length):
-            raise RunFolderError(
-                f"{path} is shorter than its checkpoint remembers; start again with --overwrite."
-            )
-        with explained(path), open(path, "ab") as file:
+        with explained(path), open(path, "a+b") as file:
+            file.seek(0)
+            self._digest = hashlib.sha256(file.read(length))
+            if self.metrics_digest != digest:
+                raise RunFolderError(
+                    f"{path} is not what its checkpoint remembers. Put the file back, or start again with "
+                    "--overwrite."
+                )
             file.truncate(length)
         self.metrics_bytes = length
 

@@ -26,7 +26,7 @@ State = Literal["finished", "running", "stopped", "damaged"]
 
 @dataclass(frozen=True)
 class Client:
-    """One line of ``clients.csv``."""
+    """One line of ``clients.csv``; tested on test images or, in tuning, on validation images."""
 
     id: int
     name: str
@@ -185,6 +185,8 @@ def _clients(path: Path) -> list[Client]:
         return []
     csv.field_size_limit(2**24)
     with open(path, newline="", encoding="utf-8") as file:
+        table = csv.DictReader(file)
+        split = "validation" if "validation_accuracy" in (table.fieldnames or ()) else "test"
         return [
             Client(
                 id=int(row["id"]),
@@ -192,10 +194,10 @@ def _clients(path: Path) -> list[Client]:
                 domain=row["domain"],
                 heldout=row["heldout"] == "true",
                 train_size=int(row["train_size"]),
-                test_size=int(row["test_size"]),
-                accuracy=float(row["test_accuracy"]) if row["test_accuracy"] else None,
+                test_size=int(row[f"{split}_size"]),
+                accuracy=float(row[f"{split}_accuracy"]) if row[f"{split}_accuracy"] else None,
             )
-            for row in csv.DictReader(file)
+            for row in table
         ]
 
 

@@ -85,3 +85,9 @@ def test_narrow_models_still_lose_the_whole_row_space():
 def test_too_many_prompts_are_refused(federation):
     with pytest.raises(ConfigError, match="Give fewer prompts"):
         FedPR(prompts=32).check(federation(FedPR()).setting)
+
+
+def test_the_number_of_dropped_directions_is_rounded_down_exactly() -> None:
+    """100 (1 - 0.8) is 19.999999999999996 in floating-point numbers."""
+    kept = projector(FedPR(normalise_projector=False), torch.zeros(2, 100))
+    assert round(float(kept.trace()), 6) == 80

@@ -1,0 +1,68 @@
+"""Beginning a run, or going on with one: where it lies, and what must be as it was."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from datetime import datetime
+from pathlib import Path
+
+from fedcue.config import dump, flat, resolve
+from fedcue.errors import ConfigError, RunFolderError
+from fedcue.federate.grid import show
+from fedcue.federate.roster import Roster
+from fedcue.settings import RunConfig
+from fedcue.types import ServerState
+
+FREE = (
+    "environment", "recipe", "rounds", "workers", "device", "min_updates", "client_timeout", "snapshots",
+    "training", "evaluation", "log", "cache", "checkpoint",
+    "data.root", "data.cache_folder", "data.cache_bytes",
+)  # fmt: skip
+"""Settings that may change on the way: they say how to go on, not what was begun."""
+
+
+def default_folder(config: RunConfig) -> Path:
+    """Return a new folder under ``runs/`` named after what is run and when."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = f"{config.recipe}-{config.method.name}-seed{config.seed}"
+    return Path("runs") / f"{re.sub(r'[^A-Za-z0-9_=.+-]+', '-', name).lstrip('.')[:150]}-{stamp}"
+
+
+def check_same_run(config: RunConfig, folder: Path) -> None:
+    """Refuse to go on with another method, other data or other clients than the run began with."""
+    change = difference(config, folder, FREE)
+    if change:
+        raise RunFolderError(
+            f"{folder} holds another run: {change}. Go on with fedcue resume {folder}, or give another --out."
+        )
+
+
+def check_state(roster: Roster, state: ServerState) -> None:
+    """Refuse a checkpoint whose tensors are not those of the method."""
+    for name, tensor in roster.method.initial(roster.setting, roster.config.seed).items():
+        found = state.tensors.get(name)
+        if found is None or (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
+            raise RunFolderError(
+                f"The checkpoint's {name} does not fit {roster.method.name} on this data. "
+                "Start again with --overwrite or another --out."
+            )
+
+
+def difference(config: RunConfig, folder: Path, free: tuple[str, ...]) -> str:
+    """Say how the configuration in a run's folder differs from this one, or nothing.
+
+    A setting that did not exist yet when the run was made counts as its default.
+    """
+    try:
+        given = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+        there = dump(resolve(given, name=str(given.get("recipe"))))
+    except (OSError, ValueError, RecursionError):
+        return "it has no readable config.toml"
+    except ConfigError as error:
+        return f"its config.toml is of another version ({error})"
+    there, asked = (flat(table) for table in (there, dump(config)))
+    for key in [*asked, *there]:
+        if there.get(key) != asked.get(key) and not {key, key.partition(".")[0]} & set(free):
+            return f"there {key}={show(there.get(key))}, asked for {key}={show(asked.get(key))}"
+    return ""
