@@ -13,7 +13,8 @@ from flwr.simulation import run_simulation
 
 from fedcue.config import load
 from fedcue.errors import FedcueError
-from fedcue.federate.run import Result, default_folder
+from fedcue.federate.begin import default_folder
+from fedcue.federate.run import Result
 from fedcue.flower.client_app import app as client_app
 from fedcue.flower.server_app import Deployment, Told, serve
 
