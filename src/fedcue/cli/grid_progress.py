@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import TaskID
 
-from fedcue.cli.progress import loss_text
+from fedcue.cli.progress import News, live_progress, room_for_news
 from fedcue.federate.grid import Job
 
 
@@ -20,19 +20,11 @@ class GridProgress:
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
-        self.done = self.todo = 0
+        self.done = self.todo = self.room = 0
         self.lines: dict[Path, TaskID] = {}
         self.last: dict[Path, str] = {}
-        self.progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[news]}"),
-            TimeRemainingColumn(compact=True),
-            console=console,
-            disable=quiet or not console.is_terminal,
-            transient=True,
-        )
+        self.news: dict[Path, News] = {}
+        self.progress = live_progress(console, quiet)
         self.all = self.progress.add_task("all runs", total=None, news="starting")
 
     def __enter__(self) -> GridProgress:
@@ -52,6 +44,8 @@ class GridProgress:
         """Say how much there is to do."""
         self.todo = len(todo)
         self.progress.update(self.all, total=sum(job.config.rounds for job in todo), news=self._count())
+        longest = max((job.label for job in todo), key=len, default="")
+        self.room = room_for_news(self.console, longest)
         self._say(f"{len(jobs)} runs, {len(jobs) - len(todo)} of them already finished")
 
     def began(self, job: Job) -> None:
@@ -64,7 +58,7 @@ class GridProgress:
         accuracy = record.get("mean_accuracy")
         if accuracy is not None:
             self.last[job.folder] = f"accuracy {accuracy:.1%}, worst client {record['worst_accuracy']:.1%}"
-        news = self.last.get(job.folder, loss_text(record))
+        news = self.news.setdefault(job.folder, News()).add(record, self.room)
         self.progress.update(self.lines[job.folder], completed=record["round"], news=news)
         self.progress.update(self.all, completed=self._rounds())
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,6 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedcue.federate.roster import Roster
 
 _BARS = "▁▂▃▄▅▆▇█"
+WIDE = 110
+"""Columns of a terminal from which on there is room for a long bar and curve."""
 
 
 def size(number: float) -> str:
@@ -25,7 +26,7 @@ def size(number: float) -> str:
     return f"{number:.3g} GB"
 
 
-def sparkline(values: list[float], width: int = 16) -> str:
+def sparkline(values: Sequence[float], width: int = 16) -> str:
     """Draw the last values (0 to 1) as a row of bars."""
     return "".join(_BARS[min(7, int(value * 8))] for value in values[-width:])
 
@@ -36,25 +37,61 @@ def loss_text(record: Mapping[str, Any]) -> str:
     return f"epsilon {record['epsilon']:.2f}" if loss is None else f"loss {loss:.3f}"
 
 
+class News:
+    """What the rounds of one run amount to so far, in a line."""
+
+    def __init__(self) -> None:
+        self.accuracies: list[float] = []
+        self.bytes = 0
+
+    def add(self, record: Mapping[str, Any], room: int) -> str:
+        """Take a round in; return accuracy with its curve, loss, bytes so far and clients, as far as fits."""
+        self.bytes += record["upload_bytes"] + record["download_bytes"]
+        if record.get("mean_accuracy") is not None:
+            self.accuracies.append(record["mean_accuracy"])
+        parts = [loss_text(record), size(self.bytes), clients_text(record)]
+        if self.accuracies:
+            parts.insert(
+                0, f"accuracy {self.accuracies[-1]:.1%} {sparkline(self.accuracies, min(16, room // 4))}"
+            )
+        while len(parts) > 1 and len("  ".join(parts)) > room:
+            parts.pop()
+        return "  ".join(parts)
+
+
+def clients_text(record: Mapping[str, Any]) -> str:
+    """Return how many clients a round asked, and how many of them failed."""
+    asked, failed = len(record["clients"]), len(record.get("failures", ()))
+    return f"{asked} client{'s' * (asked != 1)}" + f" ({failed} failed)" * bool(failed)
+
+
+def live_progress(console: Console, quiet: bool) -> Progress:
+    """Return a display of a line per run: name, bar, rounds, news, time left; narrow where it must be."""
+    return Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=20 if console.width >= WIDE else 8),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[news]}"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        disable=quiet or not console.is_terminal,
+        transient=True,
+    )
+
+
+def room_for_news(console: Console, name: str) -> int:
+    """Return how many columns are left beside a run's name, its bar, its rounds and the time left."""
+    return console.width - len(name) - (43 if console.width >= WIDE else 31)
+
+
 class RunProgress:
-    """Watches one run: round, loss, accuracy, bytes, time left."""
+    """Watches one run: rounds, clients, loss, accuracy, bytes, time left."""
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
         self.live = console.is_terminal and not quiet
-        self.accuracies: list[float] = []
-        self.bytes = 0
-        self.started_at = time.perf_counter()
-        self.progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[news]}"),
-            TimeRemainingColumn(compact=True),
-            console=console,
-            disable=not self.live,
-            transient=True,
-        )
+        self.news, self.name = News(), ""
+        self.progress = live_progress(console, quiet)
         self.task = self.progress.add_task("starting", total=None, news="")
 
     def __enter__(self) -> RunProgress:
@@ -71,7 +108,8 @@ class RunProgress:
     def started(self, roster: Roster, folder: Path) -> None:
         """Say what is run."""
         config, heldout, images = roster.config, roster.heldout.sum(), roster.train_sizes.sum()
-        self.progress.update(self.task, description=config.method.name, total=config.rounds)
+        self.name = config.method.name
+        self.progress.update(self.task, description=self.name, total=config.rounds)
         if not self.quiet:
             self.console.print(
                 f"[bold]{config.method.name}[/] on {roster.dataset}: {len(roster)} clients "
@@ -86,22 +124,15 @@ class RunProgress:
 
     def finished_round(self, record: Mapping[str, Any]) -> None:
         """Show a round's numbers."""
-        self.bytes += record["upload_bytes"] + record["download_bytes"]
-        accuracy = record.get("mean_accuracy")
-        if accuracy is not None:
-            self.accuracies.append(accuracy)
-        shown = f"accuracy {self.accuracies[-1]:6.1%} " if self.accuracies else ""
-        loss = loss_text(record)
-        news = f"{loss}  {shown}{sparkline(self.accuracies)}  {size(self.bytes)}"
+        news = self.news.add(record, room_for_news(self.console, self.name))
         self.progress.update(self.task, completed=record["round"], news=news)
         if not self.live and not self.quiet:
-            accuracy_text = (
-                ""
-                if accuracy is None
-                else f"  accuracy {accuracy:6.1%}  worst {record['worst_accuracy']:6.1%}"
-            )
+            accuracy = record.get("mean_accuracy")
+            scores = ""
+            if accuracy is not None:
+                scores = f"  accuracy {accuracy:6.1%}  worst {record['worst_accuracy']:6.1%}"
             self.console.print(
-                f"round {record['round']:4d}  {loss}{accuracy_text}  "
-                f"{size(self.bytes)}  {record['seconds']:.1f} s",
+                f"round {record['round']:4d}  {clients_text(record)}  {loss_text(record)}{scores}  "
+                f"{size(self.news.bytes)}  {record['seconds']:.1f} s",
                 highlight=False,
             )

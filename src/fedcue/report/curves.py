@@ -53,7 +53,7 @@ def _curves(
     if not lines:
         return None
     several = any(line.low for line in lines)
-    caption = "Line: mean over seeds; band: one standard deviation." if several else ""
+    caption = "Line: mean over seeds; band or whiskers: one standard deviation." if several else ""
     return Figure(name, title, (Panel("line", x, y, tuple(lines)),), caption, _ends(title, lines, y))
 
 
