@@ -15,7 +15,7 @@ from pathlib import Path
 
 from support import ROOT
 
-PATIENCE = 240
+PATIENCE = 600
 """Seconds that any single step may take."""
 
 
