@@ -84,7 +84,7 @@ const band = (series) => ({
 });
 
 const whiskers = (series) => ({
-  type: "custom", name: series.name, silent: true, z: 1, tooltip: { show: false },
+  type: "custom", name: series.name, silent: true, clip: true, z: 1, tooltip: { show: false },
   data: series.x.map((x, i) => [x, series.low[i], series.high[i]]),
   renderItem: (_, api) => {
     const [x, low] = api.coord([api.value(0), api.value(1)]);
@@ -120,7 +120,7 @@ const kinds = {
     option: (panel, visible) => {
       const percent = panel.x.percent && panel.y.percent;
       const map = !percent;
-      const all = visible.flatMap((series) => [...series.x, ...series.y]);
+      const all = visible.flatMap((series) => [...series.x, ...series.y, ...(series.low || [])]);
       const low = Math.floor(Math.min(...all) * 20 - 0.2) / 20;
       const high = Math.min(1, Math.ceil(Math.max(...all) * 20 + 0.2) / 20);
       const range = percent ? { min: low, max: high } : {};
