@@ -82,7 +82,8 @@ def settings(given: argparse.Namespace) -> list[str]:
     if given.root:
         chosen += [
             "data=cifar100", f"data.root={given.root}", f"data.train_per_class={given.images}",
-            "data.test_per_class=2", "partition.classes_per_client=10", "training.head_lr=0.005",
+            "data.test_per_class=2", "partition.classes_per_client=10",
+            "training.head_lr=0.001", "training.prompt_lr=0.01",
         ]  # fmt: skip
     return chosen
 

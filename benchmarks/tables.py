@@ -11,12 +11,13 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "performance.md"
+MISSING = "Not measured yet."
 
 
 def read(name: str) -> Any:
     """Return a result, or nothing if that was not measured."""
     path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text()) if path.is_file() else None
+    return json.loads(path.read_text()) if path.is_file() and path.stat().st_size else None
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -67,11 +68,21 @@ def limit() -> str:
     return table(head, rows) + "\n\n" + when(found[0])
 
 
+def profile() -> str:
+    """Return where the time of a step goes."""
+    found = {name: result for name in ("tiny", "base") if (result := read(f"profile-{name}"))}
+    if not found:
+        return MISSING
+    kinds = list(dict.fromkeys(kind for result in found.values() for kind in result["shares"]))
+    rows = [(kind, *(f"{r['shares'].get(kind, 0):.1%}" for r in found.values())) for kind in kinds]
+    return table(["", *(r["backbone"].removeprefix("timm/") for r in found.values())], rows)
+
+
 def contest(name: str) -> str:
     """Return the table of a comparison."""
     result = read(name)
     if result is None:
-        return "Not measured."
+        return MISSING
     times = result["times_fedcue"]
     rows = [
         (
@@ -97,6 +108,8 @@ def contest(name: str) -> str:
 def scale() -> str:
     """Return the table of growth."""
     result = read("scale")
+    if result is None:
+        return MISSING
     rows = [
         (
             row["method"],
@@ -116,6 +129,8 @@ def scale() -> str:
 def classes() -> str:
     """Return the table of what class prompts cost."""
     result = read("classes")
+    if result is None:
+        return MISSING
     rows = [
         (
             f"{row['classes']:,}",
@@ -141,6 +156,7 @@ def main() -> None:
     text = PAGE.read_text()
     sections = {
         "limit": limit(),
+        "profile": profile(),
         "round": contest("round"),
         "job": contest("job"),
         "head": contest("head"),
