@@ -115,14 +115,24 @@ def scale() -> str:
             row["method"],
             f"{row['clients']:,}",
             row["clients_per_round"],
-            f"{row['seconds_per_round']:.3f}",
+            f"{row['seconds_per_round']:.2f}",
+            f"{row['best_round']:.2f}",
             f"{row['sampling_milliseconds']:.2f}",
             f"{row['start_up_seconds']:.2f}",
             f"{row['peak_memory_mb']:.0f}",
         )
         for row in result["runs"]
     ]
-    head = ["method", "clients", "per round", "s per round", "sampling ms", "start-up s", "peak MiB"]
+    head = [
+        "method",
+        "clients",
+        "per round",
+        "s per round",
+        "best round s",
+        "sampling ms",
+        "start-up s",
+        "peak MiB",
+    ]
     return table(head, rows) + "\n\n" + when(result)
 
 
@@ -158,7 +168,6 @@ def main() -> None:
         "limit": limit(),
         "profile": profile(),
         "round": contest("round"),
-        "job": contest("job"),
         "head": contest("head"),
         "scale": scale(),
         "classes": classes(),
