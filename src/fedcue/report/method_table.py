@@ -106,7 +106,7 @@ def _columns(key: str, quoted: bool) -> list[Column]:
 
 
 def _quoted(value: float | None) -> Value:
-    return (None, NONE) if value is None else (value, f"{value:.1f}")
+    return (None, NONE) if value is None else (value, f"{value:.2f}")
 
 
 def _cost(one: RunSeries, key: str) -> Value:

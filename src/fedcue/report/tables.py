@@ -76,7 +76,7 @@ class Comparison:
                 wins = measure.mean is not None and measure.complete and measure.mean == best[name]
                 cells.append(Cell(_text(name, measure), wins and len(self.rows) > 1))
                 if name in quoted:
-                    cells.append(Cell(f"{row.paper[name]:.1f}" if name in row.paper else NONE))
+                    cells.append(Cell(f"{row.paper[name]:.2f}" if name in row.paper else NONE))
             lines.append(tuple(cells))
         return Table(tuple(headings), tuple(lines))
 

@@ -97,7 +97,7 @@ def test_the_paper_is_quoted_beside_ours_where_the_recipe_does(tmp_path: Path) -
     assert headings[headings.index("held-out") + 1] == "held-out, paper"
     assert "worst, paper" not in headings
     quoted = [line[headings.index("held-out, paper")].text for line in table.table.lines]
-    assert quoted == ["–", "93.7"]
+    assert quoted == ["–", "93.71"]
 
 
 def test_the_paper_is_quoted_by_the_settings_of_a_sweep(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_the_paper_is_quoted_by_the_settings_of_a_sweep(tmp_path: Path) -> None:
         write_run(tmp_path / f"{temperature}", method__temperature=temperature, **settings)
     table = method_table(series_of(find_runs([tmp_path]))).table
     quoted = {line[table.headings.index("mean, paper")].text for line in table.lines}
-    assert quoted == {"88.8", "87.9", "–"}
+    assert quoted == {"88.75", "87.90", "–"}
 
 
 def test_a_recipe_named_in_a_run_is_never_a_path(tmp_path: Path) -> None:
