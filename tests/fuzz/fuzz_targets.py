@@ -317,7 +317,7 @@ def run_folders(folder: Path) -> Attempt:
     )  # fmt: skip
     good = {run / name: (run / name).read_bytes() for run in runs for name in names}
 
-    def attempt(random: Random) -> None:
+    def attempt(random: Random) -> bool:
         path = random.choice(list(good))
         data = good[path]
         match path.suffix:
@@ -332,6 +332,7 @@ def run_folders(folder: Path) -> Attempt:
             record = read_run(path.parent)
             if random.random() < 0.02:
                 render([record])
+            return record.state != "damaged"
         finally:
             path.write_bytes(data)
 

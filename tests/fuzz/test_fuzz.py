@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedcue.config import load, read_recipe, resolve
 from fedcue.errors import ConfigError
 
-SHORT = 200
+SHORT = 120
 
 
 @pytest.mark.parametrize("kind", TARGETS)
@@ -46,7 +46,7 @@ KEYS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(key=st.sampled_from(KEYS), value=VALUES, in_recipe=st.booleans())
 def test_any_value_of_a_setting_is_taken_or_refused_with_a_remedy(
     key: str, value: Any, in_recipe: bool
@@ -56,7 +56,7 @@ def test_any_value_of_a_setting_is_taken_or_refused_with_a_remedy(
     assert REMEDY.search(refusal(lambda: resolve(own, overrides)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(texts=st.lists(st.text(max_size=30) | st.sampled_from([f"{key}=1" for key in KEYS]), max_size=3))
 def test_any_text_is_a_setting_or_refused_with_a_remedy(texts: list[str]) -> None:
     assert REMEDY.search(refusal(lambda: load("default", texts)))
