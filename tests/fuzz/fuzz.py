@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import json
+import logging
 import os
 import re
 import resource
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -75,6 +77,8 @@ def fuzz(kind: str, inputs: int, first: int = 0, seed: int = 0, keep: int = 20) 
 def _child(
     kind: str, inputs: int, first: int, seed: int, keep: int, connection: Connection, place: Any
 ) -> None:
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder).resolve()
         os.chdir(root)

@@ -10,9 +10,7 @@ import hashlib
 import importlib.util
 import io
 import json
-import logging
 import os
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -59,9 +57,6 @@ from fedcue.report.runs import read_run
 Attempt = Callable[[Random], bool | None]
 """Makes and tries one input; false if it was left out by name instead of refused by an error."""
 Prepare = Callable[[Path], Attempt]
-
-warnings.filterwarnings("ignore")
-logging.disable(logging.WARNING)
 
 
 def recipe_files(folder: Path) -> Attempt:
