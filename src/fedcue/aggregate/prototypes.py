@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedcue.aggregate.mean import Sums
 from fedcue.types import Tensors
 
 
@@ -105,3 +106,11 @@ def prototype_head(
     rows = torch.where(known[:, None], length * F.normalize(rows, dim=-1), 0.0)
     head = rows if transform is None else rows @ transform
     return {"head": head, "head_bias": -head @ mean}
+
+
+def head_from_sums(sums: Sums, scale: float, whiten: bool) -> dict[str, Tensor]:
+    """Return the head of all clients' class means, from their summed class sums, counts and moments."""
+    counts = sums.total("holds")
+    means = first_prototypes(sums.total("centroids"), counts)["prototypes"][0]
+    transform = whitening(sums.total("moments"), means, counts) if whiten else None
+    return prototype_head(means, counts > 0, scale, transform)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from fedcue.methods.base import Method
 from fedcue.model.backbone import load_backbone
 from fedcue.model.frozen import FrozenCache
 from fedcue.model.prompted import PromptedViT
+from fedcue.record.files import read_json
 from fedcue.registry import METHODS
 from fedcue.train.samples import Samples
 from fedcue.types import ClientMemory, ServerState, Setting
@@ -159,10 +159,7 @@ def _description(folder: Path) -> dict[str, Any]:
     path = folder / "model.json"
     if not path.is_file():
         raise RunFolderError(f"{folder} holds no model.json: give the folder of a finished run.")
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunFolderError(f"{path} is damaged: {error}. Repeat the run.") from error
+    description = read_json(path)
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise RunFolderError(f"{path} is not of format {FORMAT}, which this fedcue reads. Repeat the run.")
     return description

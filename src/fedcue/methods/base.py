@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Generator, Tensor
 
 from fedcue.aggregate.mean import Combine, Weighting, sum_updates
-from fedcue.aggregate.prototypes import CentroidSums
+from fedcue.aggregate.prototypes import CentroidSums, second_moments
 from fedcue.model.prompted import PromptedViT, Prompter, no_prompts
 from fedcue.model.vit import Architecture
 from fedcue.registry import Options
@@ -67,6 +67,18 @@ class Visit:
         for batch in self.samples.batches(self.chunk):
             sums.add(vectors(batch), batch.labels)
         return sums.reply(by_count=weight == "count")
+
+    def final_sums(self, prompts: Callable[[Batch], Prompter], moments: bool) -> dict[str, Tensor]:
+        """Return class sums and counts of the final cls tokens and, if asked for, their second moments."""
+        seen: list[Tensor] = []
+
+        def final(batch: Batch) -> Tensor:
+            tokens = self.model.features(batch.inputs, prompts(batch))
+            seen.append(tokens[:, 0])
+            return tokens
+
+        reply = self.centroids(final, "count")
+        return {**reply, "moments": second_moments(seen)} if moments else reply
 
 
 class Method(Options):

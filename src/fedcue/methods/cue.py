@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedcue.aggregate.mean import Combine, sum_updates
-from fedcue.aggregate.prototypes import first_prototypes, prototype_head, second_moments, whitening
+from fedcue.aggregate.prototypes import head_from_sums
 from fedcue.methods.base import Method, Visit, initial_prompts
 from fedcue.model.prompted import Insertion, PromptedViT, Prompter
 from fedcue.model.vit import Architecture
@@ -58,16 +58,8 @@ class Cue(Method):
     def warm_up(self, visit: Visit) -> Update | None:
         """Send what the head is made of, from the final cls tokens under the first prompts."""
         tensors = {"prompts": self.first_prompts(visit.model.architecture).to(visit.model.device)}
-        seen: list[Tensor] = []
-
-        def final(batch: Batch) -> Tensor:
-            tokens = visit.model.features(batch.inputs, self.prompter(visit.model, tensors, batch))
-            seen.append(tokens[:, 0])
-            return tokens
-
-        reply = visit.centroids(final, "count")
-        moments = {"moments": second_moments(seen)} if self.whiten else {}
-        return Update(visit.client, len(visit.samples), {**reply, **moments})
+        reply = visit.final_sums(lambda batch: self.prompter(visit.model, tensors, batch), self.whiten)
+        return Update(visit.client, len(visit.samples), reply)
 
     def start(
         self, setting: Setting, seed: int, replies: Iterable[Update], combine: Combine = sum_updates
@@ -76,10 +68,7 @@ class Cue(Method):
         sums, tensors = combine(replies), self.initial(setting, seed)
         if self.head_init == "random":
             return ServerState(0, tensors)
-        counts = sums.total("holds")
-        means = first_prototypes(sums.total("centroids"), counts)["prototypes"][0]
-        transform = whitening(sums.total("moments"), means, counts) if self.whiten else None
-        head = prototype_head(means, counts > 0, self.scale, transform)
+        head = head_from_sums(sums, self.scale, self.whiten)
         return ServerState(0, {name: head.get(name, tensor) for name, tensor in tensors.items()})
 
     def update(self, visit: Visit, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:

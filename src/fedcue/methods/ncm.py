@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from pydantic import Field
-from torch import Tensor
 
 from fedcue.aggregate.mean import Combine, sum_updates
-from fedcue.aggregate.prototypes import first_prototypes, prototype_head, second_moments, whitening
+from fedcue.aggregate.prototypes import head_from_sums
 from fedcue.methods.base import Method, Visit
 from fedcue.model.prompted import no_prompts
-from fedcue.train.samples import Batch
 from fedcue.types import Kind, ServerState, Setting, Update
 
 
@@ -45,24 +43,13 @@ class NCM(Method):
 
     def warm_up(self, visit: Visit) -> Update | None:
         """Send sums and counts of the final cls tokens by class and, if asked for, second moments."""
-        seen: list[Tensor] = []
-
-        def final(batch: Batch) -> Tensor:
-            tokens = visit.model.features(batch.inputs, no_prompts)
-            seen.append(tokens[:, 0])
-            return tokens
-
-        reply = visit.centroids(final, "count")
-        moments = {"moments": second_moments(seen)} if self.whiten else {}
-        return Update(visit.client, len(visit.samples), {**reply, **moments})
+        reply = visit.final_sums(lambda batch: no_prompts, self.whiten)
+        return Update(visit.client, len(visit.samples), reply)
 
     def start(
         self, setting: Setting, seed: int, replies: Iterable[Update], combine: Combine = sum_updates
     ) -> ServerState:
         """Make the head of the class means of all clients' images."""
         sums, tensors = combine(replies), self.initial(setting, seed)
-        counts = sums.total("holds")
-        means = first_prototypes(sums.total("centroids"), counts)["prototypes"][0]
-        transform = whitening(sums.total("moments"), means, counts) if self.whiten else None
-        head = prototype_head(means, counts > 0, self.scale, transform)
+        head = head_from_sums(sums, self.scale, self.whiten)
         return ServerState(0, {name: head.get(name, tensor) for name, tensor in tensors.items()})

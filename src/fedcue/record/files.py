@@ -57,3 +57,11 @@ def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str] | No
     """Write a safetensors file whole or not at all; equal tensors give equal bytes."""
     ordered = {name: tensors[name].contiguous().cpu() for name in sorted(tensors)}
     write_bytes(path, save(ordered, dict(metadata) if metadata else None))
+
+
+def read_json(path: Path) -> Any:
+    """Return what a run folder's JSON file holds."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunFolderError(f"{path} is damaged: {error}. Repeat the run.") from error

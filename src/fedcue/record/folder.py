@@ -20,7 +20,7 @@ import tomli_w
 
 from fedcue.errors import RunFolderError
 from fedcue.record.checkpoint import Checkpoints
-from fedcue.record.files import explained, write_json, write_tensors, write_text
+from fedcue.record.files import explained, read_json, write_json, write_tensors, write_text
 from fedcue.types import ClientMemory, Tensors
 
 OURS = (
@@ -181,10 +181,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     path = folder / "summary.json"
     if not path.is_file():
         raise RunFolderError(f"{folder} holds no summary.json: the run is not finished. Resume it first.")
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunFolderError(f"{path} is damaged: {error}. Repeat the run.") from error
+    summary = read_json(path)
     if not isinstance(summary, dict):
         raise RunFolderError(f"{path} is damaged: it must hold an object. Repeat the run.")
     return summary
