@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from data_files import encoded, save_picture, write_parquet
 from PIL import Image
 from typer.testing import CliRunner, Result
 
@@ -15,9 +15,6 @@ from fedcue.cli.main import app
 from fedcue.data import named
 from fedcue.data.catalogue import CATALOGUE
 from fedcue.errors import ConfigError, DataError, PartitionError
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "data"))
-from data_files import encoded, save_picture, write_parquet
 
 
 def fedcue(*arguments: str) -> Result:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 pytest.importorskip("flwr")
 
+from data_files import encoded, write_parquet
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from memory_grid import MemoryGrid, Node, nodes
 from test_run import without_times
@@ -254,18 +255,22 @@ def test_whatever_nodes_answer_the_round_goes_on(tmp_path: Path) -> None:
     assert {failure["client"] for failure in result.rounds[0]["failures"]} == {0, 1, 2, 3}
 
 
-def test_sites_with_folders_of_their_own_join_by_class_name(tmp_path: Path) -> None:
-    """Two sites hold different parts of the class list; a third holds a class nobody knows."""
+def test_sites_with_images_of_their_own_join_by_class_name(tmp_path: Path) -> None:
+    """Two sites hold different parts of the class list, one of them as a Parquet file; a third holds a class
+    nobody knows.
+    """
     held = {"a": ["cat", "dog"], "b": ["dog", "owl"], "c": ["dog", "unicorn"]}
     generator = np.random.default_rng(0)
-    for site, classes in held.items():
+    for site, classes in ("a", held["a"]), ("c", held["c"]):
         for number in range(16):
             name = tmp_path / site / classes[number % 2] / f"{number}.png"
             name.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(generator.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(name)
+    labels, pictures = zip(*((n % 2, encoded(n)) for n in range(16)), strict=True)
+    write_parquet(tmp_path / "b.parquet", {"label": labels}, pictures, names={"label": held["b"]})
     members = {
-        number: Node({"partition-id": number, "data": str(tmp_path / site), "name": f"site {site}"})
-        for number, site in enumerate(held)
+        number: Node({"partition-id": number, "data": str(tmp_path / file), "name": f"site {file[0]}"})
+        for number, file in enumerate(["a", "b.parquet", "c"])
     }
     settings = {
         "settings": 'rounds=1 clients_per_round=2 data=folder data.classes=\'["cat","dog","owl"]\' '

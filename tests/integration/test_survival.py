@@ -46,11 +46,14 @@ def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_used(
     assert_same_run(whole.folder, part.folder)
 
 
-def test_without_a_usable_checkpoint_resuming_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "round-000001.ckpt").write_bytes(b"junk")
-    with pytest.raises(RunFolderError, match="no usable checkpoint.*--overwrite"):
-        Checkpoints(tmp_path / "checkpoints", 2).newest()
+def test_without_a_usable_checkpoint_resuming_says_what_to_do_and_changes_nothing(tmp_path: Path) -> None:
+    folder = fedcue.run(config("fedvpt"), tmp_path / "run").folder
+    for file in (folder / "checkpoints").iterdir():
+        file.write_bytes(b"junk")
+    before = (folder / "config.toml").read_bytes()
+    with pytest.raises(RunFolderError, match=r"no usable checkpoint.*--overwrite"):
+        fedcue.run(config("fedvpt", "training.epochs=2"), folder, resume=True)
+    assert (folder / "config.toml").read_bytes() == before
 
 
 def test_resuming_what_never_started_is_refused(tmp_path: Path) -> None:

@@ -65,7 +65,6 @@ def run(
     try:
         if resume:
             check_same_run(config, folder.path)
-            folder.write_config(dump(config))
         with federation.stop.on_signals(), Executor(federation, config.workers) as executor, tracking:
             watching = Several(observer or Silent(), tracking)
             result = Run(executor, folder, watching).complete(resume)
@@ -148,6 +147,7 @@ class Run:
         self.budget.replay(records, ATTEMPTS)
         for record in records:
             self.observer.finished_round(record)
+        self.folder.write_config(dump(self.config))
         self.last = checkpoint
         return checkpoint.state
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-REAL = Path(__file__).resolve().parents[3].parent / "shared" / "data"
+REAL = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 
 
 def real_files(name: str) -> pytest.MarkDecorator:
