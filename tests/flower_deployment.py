@@ -17,6 +17,8 @@ from support import ROOT
 
 PATIENCE = 600
 """Seconds that any single step may take."""
+JOINED = "SuperNode ID:"
+"""What a SuperNode says when the SuperLink has let it in."""
 
 
 def free_port() -> int:
@@ -75,7 +77,11 @@ class Deployment:
     def start(self, name: str, script: str, *arguments: str, **more: str) -> subprocess.Popen[bytes]:
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
-                [str(self.folder / script), *arguments], stdout=log, stderr=log, env=environment(**more)
+                [str(self.folder / script), *arguments],
+                stdout=log,
+                stderr=log,
+                env=environment(**more),
+                start_new_session=True,
             )
         return self.processes[name]
 
@@ -88,14 +94,29 @@ class Deployment:
         until(lambda: self.log("superlink").count("Uvicorn running") > before, "the SuperLink")
 
     def start_node(self, number: int, **more: str) -> None:
-        self.start(f"node-{number}", f"node-{number}/supernode.sh", **more)
+        """Start a SuperNode, and again as long as the SuperLink takes the one before it to be alive."""
+        name = f"node-{number}"
+        before = self.log(name).count(JOINED) if name in self.processes else 0
+
+        def joined() -> bool:
+            if name in self.processes and self.processes[name].poll() is None:
+                return self.log(name).count(JOINED) > before
+            if name in self.processes:
+                self.kill(name)
+                time.sleep(5)
+            self.start(name, f"{name}/supernode.sh", **more)
+            return False
+
+        until(joined, f"{name} to join")
 
     def kill(self, name: str) -> None:
-        """End a process with SIGKILL, and then whatever it had started."""
+        """End a process with SIGKILL, and whatever it had started, also what outlived its parent."""
         process = self.processes[name]
-        family = [process.pid, *children(process.pid)]
-        for pid in family:
-            with_pid(pid, signal.SIGKILL)
+        for pid in children(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
 
     def run(self, out: str, settings: str, **config: str | float) -> subprocess.Popen[bytes]:
@@ -111,11 +132,6 @@ class Deployment:
     def close(self) -> None:
         for name in list(self.processes):
             self.kill(name)
-
-
-def with_pid(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 def environment(**more: str) -> dict[str, str]:

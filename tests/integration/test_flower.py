@@ -104,8 +104,9 @@ def test_a_node_that_cannot_prove_itself_is_refused(
 
 def test_a_killed_supernode_is_left_out_and_comes_back(deployment: Deployment, tmp_path: Path) -> None:
     settings = [*SETTINGS, "method=pfedpg", "rounds=3", "clients_per_round=4"]
+    before = deployment.log("node-2").count("Receiving: train message")
     deployment.run("killed-node", " ".join(settings), **{"round-timeout": 60})
-    until(lambda: deployment.log("node-2").count("Receiving: train") >= 1, "the first round")
+    until(lambda: deployment.log("node-2").count("Receiving: train message") > before, "a round with node 2")
     deployment.kill("node-2")
     deployment.start_node(2)
     folder = deployment.result("killed-node")
