@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -152,12 +153,20 @@ def test_a_bad_client_changes_nothing(deployment: Deployment, tmp_path: Path) ->
     (tmp_path / "sitecustomize.py").write_text(SPOILED)
     deployment.kill("node-1")
     deployment.start_node(1, first=str(tmp_path))
-    settings = [*SETTINGS, "method=fedvpt", "heldout=0", "clients_per_round=5", "rounds=1"]
+    settings = [
+        *SETTINGS,
+        "method=fedvpt",
+        "heldout=0",
+        "partition.clients=7",
+        "clients_per_round=7",
+        "rounds=1",
+    ]
     deployment.run("bad", " ".join(settings))
     folder = deployment.result("bad")
     reasons = failures(folder)
     assert "its update of head is not finite" in reasons[0, 1]
     assert "its head has shape [1, 128]" in reasons[3, 1]
-    assert len(reasons) == 2
+    assert re.search(r"it holds 3600\d{4} bytes", reasons[6, 1])
+    assert len(reasons) == 3
     assert_same(folder, simulated(tmp_path / "simulated", settings, set(reasons)))
     assert load_file(folder / "model.safetensors")["head"].isfinite().all()
