@@ -60,21 +60,8 @@ def typical(task: Task, rounds: int, workers: int) -> Outcome:
     """Copy a model per client, decode every image in every epoch."""
     whole = TypicalModel(task)
 
-    def visit(client: int, round_: int, values: Parameters) -> Parameters:
-        model = copy.deepcopy(whole)
-        own = {name: parameter for name, parameter in model.named_parameters() if name in values}
-        with torch.no_grad():
-            for name, parameter in own.items():
-                parameter.copy_(values[name])
-        optimiser = task.optimiser(own, round_)
-        for order in task.orders(client, round_):
-            images = DecodedEveryTime(task, client)
-            for pixels, labels in DataLoader(images, task.config.training.batch_size, sampler=order.tolist()):
-                task.step(optimiser, F.cross_entropy(model(pixels), labels))
-        return {name: parameter.detach() for name, parameter in own.items()}
-
     def one_round(round_: int, values: Parameters) -> Parameters:
-        return average([visit(client, round_, values) for client in task.sampled(round_)])
+        return average([whole.visit(client, round_, values) for client in task.sampled(round_)])
 
     return repeat(one_round, task.start, rounds)
 
@@ -103,6 +90,7 @@ class TypicalModel(nn.Module):
 
     def __init__(self, task: Task) -> None:
         super().__init__()
+        self.task = task
         self.vit = transformers_vit(task.backbone)
         for name, tensor in task.start.items():
             setattr(self, name, nn.Parameter(tensor.clone()))
@@ -116,6 +104,21 @@ class TypicalModel(nn.Module):
             x = layer(x)
             x = x[0] if isinstance(x, tuple) else x
         return self.vit.layernorm(x)[:, 0] @ self.head.T
+
+    def visit(self, client: int, round_: int, values: Parameters) -> Parameters:
+        """Train a copy for one client."""
+        model = copy.deepcopy(self, {id(self.task): self.task})
+        own = {name: parameter for name, parameter in model.named_parameters() if name in values}
+        with torch.no_grad():
+            for name, parameter in own.items():
+                parameter.copy_(values[name])
+        optimiser = self.task.optimiser(own, round_)
+        for order in self.task.orders(client, round_):
+            images = DecodedEveryTime(self.task, client)
+            batch = self.task.config.training.batch_size
+            for pixels, labels in DataLoader(images, batch, sampler=order.tolist()):
+                self.task.step(optimiser, F.cross_entropy(model(pixels), labels))
+        return {name: parameter.detach() for name, parameter in own.items()}
 
 
 def transformers_vit(backbone: Any) -> nn.Module:

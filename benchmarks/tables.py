@@ -105,6 +105,31 @@ def contest(name: str) -> str:
     return table(head, rows) + "\n\n" + job + when(result)
 
 
+def visits() -> str:
+    """Return the table of single visits, turn by turn."""
+    result = read("visits")
+    if result is None:
+        return MISSING
+    rows = [
+        (
+            contender,
+            f"{r['median_seconds']:.2f}",
+            f"{r['best_seconds']:.2f}",
+            f"**{r['times_fedcue']:.2f}**",
+            f"{r['largest_difference_from_tuned']:.0e}",
+        )
+        for contender, r in result["contenders"].items()
+    ]
+    head = [
+        "contender",
+        "median s",
+        "best s",
+        "times fedcue in the same turn",
+        "largest difference from tuned",
+    ]
+    return table(head, rows) + "\n\n" + when(result)
+
+
 def scale() -> str:
     """Return the table of growth."""
     result = read("scale")
@@ -167,6 +192,7 @@ def main() -> None:
     sections = {
         "limit": limit(),
         "profile": profile(),
+        "visits": visits(),
         "round": contest("round"),
         "head": contest("head"),
         "scale": scale(),
