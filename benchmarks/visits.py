@@ -39,9 +39,9 @@ def main() -> None:
     settings = [
         "method=fedvpt", f"backbone={given.backbone}", f"backbone.image_size={given.image_size}",
         "data=cifar100", f"data.root={given.root}", f"data.train_per_class={given.images}",
-        "data.test_per_class=2", "partition.classes_per_client=10", "workers=1", f"training.batch_size={given.batch}",
-        f"training.epochs={given.epochs}", f"training.head_lr={given.head_lr}",
-        f"training.prompt_lr={given.prompt_lr}",
+        "data.test_per_class=2", "partition.classes_per_client=10", "workers=1",
+        f"training.batch_size={given.batch}", f"training.epochs={given.epochs}",
+        f"training.head_lr={given.head_lr}", f"training.prompt_lr={given.prompt_lr}",
     ]  # fmt: skip
     task = Task(fedcue.configure("default", settings))
     visits = {"typical": TypicalModel(task).visit, "tuned": task.tuned_visit, "fedcue": ours(task)}

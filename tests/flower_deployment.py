@@ -74,6 +74,14 @@ class Deployment:
                 script.read_text().replace(f"--port {9093 + number} ", f"--port {free_port()} ")
             )
 
+    def begin(self) -> None:
+        """Write the deployment and start its SuperLink and nodes."""
+        self.init()
+        self.start_superlink()
+        assert self.start("register", "server/register.sh").wait(PATIENCE) == 0
+        for number in range(1, self.nodes + 1):
+            self.start_node(number)
+
     def start(self, name: str, script: str, *arguments: str, **more: str) -> subprocess.Popen[bytes]:
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(

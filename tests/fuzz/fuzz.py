@@ -30,9 +30,10 @@ from random import Random
 from types import FrameType
 from typing import Any
 
-from fuzz_targets import TARGETS, Attempt
-
 from fedcue.errors import FedcueError
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it sees its own folder only
+from fuzz_targets import TARGETS, Attempt
 
 CPU_SECONDS = 20
 MEMORY = 2**30

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +26,14 @@ def test_mutated_inputs_work_or_are_refused_with_a_remedy(kind: str) -> None:
     assert not outcome.failures, "\n".join(outcome.failures)
     assert outcome.counts.total() == SHORT
     assert outcome.counts["refused"] > SHORT / 20, "hardly an input was bad"
+
+
+def test_it_runs_as_a_script() -> None:
+    script = Path(__file__).with_name("fuzz.py")
+    command = [sys.executable, str(script), "--only", "key=value", "--inputs", "50"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "50" in done.stdout
 
 
 def refusal(call: Callable[[], object]) -> str:

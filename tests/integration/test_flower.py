@@ -33,11 +33,7 @@ SETTINGS = [
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     deployment = Deployment(tmp_path_factory.mktemp("deployment") / "here", 3)
     try:
-        deployment.init()
-        deployment.start_superlink()
-        assert deployment.start("register", "server/register.sh").wait(120) == 0
-        for number in (1, 2, 3):
-            deployment.start_node(number)
+        deployment.begin()
         yield deployment
     finally:
         deployment.close()
