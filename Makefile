@@ -28,7 +28,7 @@ $(VENV)/installed-dev: $(VENV)/installed
 demo: $(VENV)/installed  ## train PEP-FedPT on embedded data (about a minute on two cores)
 	$(BIN)/fedcue run
 
-test: lint types unit  ## check style and types, run every test
+test: lint types unit  ## check style and types, run every test but test-flower
 
 lint: $(VENV)/installed-dev  ## check style
 	$(BIN)/ruff check .
@@ -38,7 +38,7 @@ types: $(VENV)/installed-dev  ## check types
 	$(BIN)/mypy
 
 unit: $(VENV)/installed-dev  ## run the tests
-	$(BIN)/pytest -m "not slow and not flower" --numprocesses auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -m "not flower" --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-flower: $(VENV)/installed-dev  ## test real deployments on this machine: Flower's own processes
 	$(BIN)/pytest -m flower tests/integration/test_flower.py
