@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,13 @@ def test_a_killed_superlink_is_resumed(deployment: Deployment, tmp_path: Path) -
     folder = deployment.result("killed-link")
     assert_same(folder, simulated(tmp_path / "simulated", settings, set(failures(folder))))
     assert list(deployment.folder.glob("node-*/memory/*/client-*/round-*.safetensors"))
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason="pip install 'fedcue[flower-simulation]' to test it")
+def test_flowers_own_simulator_ends_as_ours_does(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedcue", "flower", "simulate", "default", *SETTINGS]
+    subprocess.run([*command, "--out", str(tmp_path / "flower")], env=environment(), timeout=600, check=True)
+    assert_same(tmp_path / "flower", simulated(tmp_path / "simulated", SETTINGS, set()))
 
 
 SPOILED = """

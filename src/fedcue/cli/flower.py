@@ -13,7 +13,7 @@ from fedcue.cli.arguments import Out, Settings, split_settings
 from fedcue.errors import FedcueError
 
 app = typer.Typer(
-    help="Run a recipe on real machines, over Flower (needs the extra fedcue[flower]).", no_args_is_help=True
+    help="Run a recipe on real machines, over Flower (pip install 'fedcue\\[flower]').", no_args_is_help=True
 )
 
 
@@ -56,7 +56,10 @@ def simulate(
     out: Out = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Number of simulated nodes.")] = 2,
 ) -> None:
-    """Run a recipe on Flower's own simulator, to compare (needs the extra fedcue[flower-simulation])."""
+    r"""Run a recipe on Flower's own simulator, to compare.
+
+    Needs Ray: pip install 'fedcue\[flower-simulation]'.
+    """
     _need_flower()
     from fedcue.flower.simulation import simulate as run
 

@@ -59,12 +59,12 @@ class Deployment(Options):
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run, or go on with the run in the folder ``out``."""
-    _tell_the_log()
+    tell_the_log()
     result = serve(grid, Deployment.of(context.run_config), Told())
     log.info("mean accuracy %.1f%%, results in %s", 100 * result.mean_accuracy, result.folder)
 
 
-def _tell_the_log() -> None:
+def tell_the_log() -> None:
     """Show what fedcue says, and only that, in the log that Flower streams."""
     own = logging.getLogger("fedcue")
     if not own.handlers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from fedcue.errors import FedcueError
 from fedcue.federate.begin import default_folder
 from fedcue.federate.run import Result
 from fedcue.flower.client_app import app as client_app
-from fedcue.flower.server_app import Deployment, Told, serve
+from fedcue.flower.server_app import Deployment, Told, serve, tell_the_log
 
 
 def simulate(recipe: str, overrides: Sequence[str], out: Path | None, nodes: int) -> Result:
@@ -26,6 +27,8 @@ def simulate(recipe: str, overrides: Sequence[str], out: Path | None, nodes: int
     folder = (out or default_folder(load(recipe, overrides))).absolute()
     deployment = Deployment(recipe=recipe, settings=shlex.join(overrides), out=str(folder))
     results: list[Result] = []
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    tell_the_log()
     server = ServerApp()
 
     @server.main()
