@@ -1,6 +1,6 @@
 """Keep what is small of finished runs under docs/results, and make the tables and figures of them.
 
-    python scripts/results.py docs/results/cpu RUNS    # RUNS/RECIPE/METHOD-seedN are run folders
+    python scripts/results.py docs/results/cpu RUNS    # of RUNS/RECIPE/METHOD[-KEY=VALUE...]-seedN
     python scripts/results.py docs/results/cpu         # tables and figures again from what is kept
 
 Weights stay where they are, and so do the paths of this machine: data.root and the backbone's folder
@@ -25,8 +25,6 @@ from fedcue.report.series import series_of
 
 KEPT = ("summary.json", "metrics.jsonl", "clients.csv")
 ORDER = ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "pfedpg", "ppt", "pep", "ncm", "cue")
-SHOWN = ("method.logit_prior", "evaluation.priors", "method.whiten")
-"""Settings that tell variants of a method apart."""
 
 
 def keep(source: Path, target: Path) -> None:
@@ -49,19 +47,9 @@ def keep(source: Path, target: Path) -> None:
 
 
 def variant(folder: Path) -> tuple[str, str]:
-    """Return a run's method and what sets it apart from the method as it comes."""
-    config = tomllib.loads((folder / "config.toml").read_text())
-    method, usual = config["method"]["name"], {"evaluation.priors": "labels"}
-    usual |= {"method.logit_prior": "none", "method.whiten": False}
-    if method == "cue":
-        usual |= {"method.logit_prior": "train+test", "method.whiten": True}
-    texts = []
-    for key in SHOWN:
-        section, name = key.split(".")
-        value = config[section].get(name, usual[key])
-        if value != usual[key]:
-            texts.append(f"{key}={str(value).lower()}")
-    return method, " ".join(texts)
+    """Return a run's method and what sets it apart, from its name: METHOD[-KEY=VALUE...]-seedN."""
+    method, *changes = folder.name.rpartition("-seed")[0].split("-")
+    return method, " ".join(changes)
 
 
 def tabulate(recipe: Path) -> None:

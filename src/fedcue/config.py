@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -208,7 +209,7 @@ def _model(classes: tuple[tuple[str, type[Options]], ...]) -> type[RunConfig]:
 
 
 def _explain(error: ValidationError, model: type[RunConfig]) -> str:
-    lines = []
+    lines: list[str] = []
     for problem in error.errors(include_url=False):
         key = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
@@ -221,9 +222,20 @@ def _explain(error: ValidationError, model: type[RunConfig]) -> str:
             lines.append(f"{key} is required. Give {key}=VALUE.")
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            lines.append(f"{key}={shown(problem['input'])}: {message[:1].lower()}{message[1:]}.")
+            given = f"{_without_types(problem['loc'])}={shown(problem['input'])}: "
+            message = f"{message[:1].lower()}{message[1:]}."
+            if lines and lines[-1].startswith(given):  # what else may stand there
+                lines[-1] = f"{lines[-1][:-1]}, or {message}"
+            else:
+                lines.append(given + message)
     more = [f"... and {len(lines) - MAX_PROBLEMS} more problems."] if len(lines) > MAX_PROBLEMS else []
     return "\n".join([*dict.fromkeys(lines[:MAX_PROBLEMS]), *more])
+
+
+def _without_types(location: tuple[int | str, ...]) -> str:
+    """Return the key of a setting; where several types are allowed, pydantic adds the one it tried."""
+    types = re.compile(r"\W|^(int|float|bool|str)$")
+    return ".".join(str(part) for part in location if not types.search(str(part)))
 
 
 def _keys_beside(location: tuple[int | str, ...], model: type[Options]) -> list[str]:

@@ -103,7 +103,7 @@ class RunConfig(Options):
     heldout: float | int | tuple[int, ...] = Field(
         default=0, description="clients that never train: a share, a number or a list of ids"
     )
-    warm_start: Literal["all"] | int = Field(default="all", description="clients asked before round 0")
+    warm_start: Literal["all"] | PositiveInt = Field("all", description="clients asked before round 0")
     snapshots: tuple[int, ...] = Field(default=(), description="rounds whose prompts are kept")
     min_updates: int = Field(default=1, ge=1, description="a round with fewer updates is drawn again")
     client_timeout: float | None = Field(default=None, gt=0, description="seconds a client may take")

@@ -62,6 +62,7 @@ BAD = {
     "rouns=3": "Unknown key 'rouns'.*Did you mean 'rounds'",
     "rounds=many": "rounds='many'.*integer",
     "rounds=-1": "rounds=-1.*greater than or equal to 0",
+    "warm_start=-3": "^warm_start=-3: input should be 'all', or input should be greater than 0.$",
     "method=fedvtp": "Unknown method 'fedvtp'.*Did you mean 'fedvpt'",
     "method.temperature=0": "method.temperature=0.*greater than 0",
     "method.temperature=nan": "method.temperature=nan.*finite",

@@ -118,7 +118,10 @@ def choose_heldout(partition: Partition, heldout: HeldOut, generator: np.random.
     else:
         count = round(heldout * total) if heldout < 1 else int(heldout)
         if heldout < 0 or (heldout >= 1 and count != heldout):
-            raise PartitionError(f"heldout={heldout} is neither a share below 1, a count, nor a list of ids.")
+            raise PartitionError(
+                f"heldout={heldout} is neither a share below 1, a count, nor a list of ids. "
+                "Give one of these, such as 0.1, 2 or [0, 3]."
+            )
         if count == 0:
             return np.empty(0, dtype=np.int64)
         _, domain = np.unique(np.array(partition.domains), return_inverse=True)
