@@ -50,10 +50,10 @@ test-browser: $(VENV)/installed-dev  ## test the report page in Chromium (needs 
 fuzz: $(VENV)/installed-dev  ## try 100,000 mutated inputs (about ten minutes)
 	$(BIN)/python tests/fuzz/fuzz.py --inputs 100000
 
-soak: $(VENV)/installed-dev  ## kill runs of every method 200 times and compare bits (about ten minutes)
+soak: $(VENV)/installed-dev  ## kill runs of every method 200 times and compare bits (about six minutes)
 	$(BIN)/python tests/soak.py --kills 200
 
-bench: $(VENV)/installed-dev  ## measure speed on this machine (less than ten minutes on two cores)
+bench: $(VENV)/installed-dev  ## measure speed on this machine (about six minutes on two cores)
 	$(BIN)/fedcue bench backbone=timm/vit_tiny_patch16_224 image_size=128 batch=20 seconds=20
 	$(BIN)/python benchmarks/round.py
 	$(BIN)/python benchmarks/scale.py --rounds 4 --repeat 1
