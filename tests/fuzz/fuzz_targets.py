@@ -312,6 +312,7 @@ def run_folders(folder: Path) -> Attempt:
         "metrics.jsonl",
     )  # fmt: skip
     good = {run / name: (run / name).read_bytes() for run in runs for name in names}
+    render([read_run(runs[0])])  # as above
 
     def attempt(random: Random) -> bool:
         path = random.choice(list(good))
