@@ -112,3 +112,17 @@ def test_the_reproduction_page_lists_every_recipe() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
     named = set(re.findall(r"`([a-z0-9-]+)`", page))
     assert set(OURS) <= named
+
+
+@pytest.mark.parametrize(
+    ("setting", "mean"),
+    [
+        ("seed=3", 83.62),
+        ("method.logit_prior=test", None),
+        ("evaluation.priors=em", None),
+        ("privacy=paper", None),
+    ],
+)
+def test_the_papers_numbers_are_not_claimed_for_what_it_did_not_run(setting: str, mean: float | None) -> None:
+    config = load("cifar100-pathological", ["method=fedvpt", setting])
+    assert paper_numbers(json.loads(json.dumps(dump(config)))).get("mean_accuracy") == mean

@@ -16,6 +16,9 @@ QUOTED = {
 }
 """Our measures and their keys in a recipe's ``[paper]`` table."""
 
+PUBLISHED = {"method.logit_prior": "none", "evaluation.priors": "labels", "privacy.name": "none"}
+"""Settings of all its runs, unless a recipe has numbers for other ones."""
+
 NOTE = "The paper's numbers are as printed there, at its own scale."
 
 
@@ -33,9 +36,13 @@ def paper_numbers(config: Mapping[str, Any]) -> dict[str, float]:
         return {}
     settings = flat(config)
     variants = [value for key, value in own.items() if isinstance(value, Mapping) and _is_of(key, settings)]
-    numbers = variants[0] if variants else own
+    numbers = variants[0] if variants else own if _as_published(settings) else {}
     found = {measure: numbers.get(key) for measure, key in QUOTED.items()}
     return {measure: float(value) for measure, value in found.items() if isinstance(value, int | float)}
+
+
+def _as_published(settings: Mapping[str, Any]) -> bool:
+    return all(settings.get(key, value) == value for key, value in PUBLISHED.items())
 
 
 def _is_of(variant: str, settings: Mapping[str, Any]) -> bool:
