@@ -47,7 +47,7 @@ test-browser: $(VENV)/installed-dev  ## test the report page in Chromium (needs 
 	@command -v chromium > /dev/null || { echo "install it first: apt-get update && apt-get install -y chromium"; exit 2; }
 	$(BIN)/pytest tests/integration/test_report_browser.py
 
-fuzz: $(VENV)/installed-dev  ## try 100,000 mutated inputs (about ten minutes)
+fuzz: $(VENV)/installed-dev  ## try 100,000 mutated inputs (twenty minutes of a core, or more)
 	$(BIN)/python tests/fuzz/fuzz.py --inputs 100000
 
 soak: $(VENV)/installed-dev  ## kill runs of every method 200 times and compare bits (about six minutes)

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from machine import circumstances, watched
 from safetensors.torch import load_file
+from task import difference
 
 HERE = Path(__file__).parent
 NEEDS = {"typical": "transformers", "tuned": "torch", "flower": "ray", "pfl": "pfl", "fedcue": "torch"}
@@ -94,7 +95,8 @@ def compare(names: list[str], given: argparse.Namespace) -> dict[str, Any]:
     for _ in range(given.repeat):
         for name in names:
             jobs[name].append(run(name, given))
-    gaps = {name: max(gap(job, jobs["fedcue"][0]) for job in jobs[name]) for name in names}
+    first = jobs["fedcue"][0]["values"]
+    gaps = {name: max(difference(job["values"], first) for job in jobs[name]) for name in names}
     if max(gaps.values()) > TOLERANCE:
         raise SystemExit(f"the contenders disagree: {gaps}")
     table = {
@@ -141,11 +143,6 @@ def path() -> str:
     import fedcue
 
     return os.pathsep.join([str(HERE), str(Path(fedcue.__file__).parents[1])])
-
-
-def gap(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Return the largest difference of two jobs' parameters."""
-    return max(float((one["values"][key] - tensor).abs().max()) for key, tensor in other["values"].items())
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def when(result: dict[str, Any]) -> str:
     """Say on what and when a result was measured."""
     load = f"load {result['load_before']:.1f} before and {result['load_after']:.1f} after"
+    job = f"{result['rounds']} rounds, {result['workers']} worker(s). " if "rounds" in result else ""
     return (
-        f"{result['machine']}; {result['date']}; commit {result['environment']['commit']}; "
+        f"{job}{result['machine']}; {result['date']}; commit {result['environment']['commit']}; "
         f"torch {result['environment']['torch']}; {load}."
     )
 
@@ -78,112 +79,96 @@ def profile() -> str:
     return table(["", *(r["backbone"].removeprefix("timm/") for r in found.values())], rows)
 
 
+def measured(name: str, head: Sequence[str], rows: Callable[[Any], Iterable[Sequence[object]]]) -> str:
+    """Return the table of a result, and on what it was measured."""
+    result = read(name)
+    return MISSING if result is None else table(head, rows(result)) + "\n\n" + when(result)
+
+
 def contest(name: str) -> str:
     """Return the table of a comparison."""
-    result = read(name)
-    if result is None:
-        return MISSING
-    times = result["times_fedcue"]
-    rows = [
-        (
-            contender,
-            f"{r['seconds_per_round']:.2f}",
-            f"{times['seconds_per_round'][contender]:.2f}",
-            f"{r['start_up_seconds']:.1f}",
-            f"{r['seconds_end_to_end']:.1f}",
-            f"{times['seconds_end_to_end'][contender]:.2f}",
-            f"{r['peak_memory_mb']:.0f}",
-            f"{r['largest_difference_of_parameters']:.0e}",
-        )
-        for contender, r in result["contenders"].items()
-    ]
     head = [
         "contender", "s per round", "times fedcue", "start-up s", "end to end s", "times fedcue", "peak MiB",
         "largest difference",
     ]  # fmt: skip
-    job = f"{result['rounds']} rounds, {result['workers']} worker(s). "
-    return table(head, rows) + "\n\n" + job + when(result)
+
+    def rows(result: Any) -> Iterable[Sequence[object]]:
+        times = result["times_fedcue"]
+        for contender, r in result["contenders"].items():
+            yield (
+                contender,
+                f"{r['seconds_per_round']:.2f}",
+                f"{times['seconds_per_round'][contender]:.2f}",
+                f"{r['start_up_seconds']:.1f}",
+                f"{r['seconds_end_to_end']:.1f}",
+                f"{times['seconds_end_to_end'][contender]:.2f}",
+                f"{r['peak_memory_mb']:.0f}",
+                f"{r['largest_difference_of_parameters']:.0e}",
+            )
+
+    return measured(name, head, rows)
 
 
 def visits() -> str:
     """Return the table of single visits, turn by turn."""
-    result = read("visits")
-    if result is None:
-        return MISSING
-    rows = [
-        (
-            contender,
-            f"{r['median_seconds']:.2f}",
-            f"{r['best_seconds']:.2f}",
-            f"**{r['times_fedcue']:.2f}**",
-            f"{r['largest_difference_from_tuned']:.0e}",
-        )
-        for contender, r in result["contenders"].items()
-    ]
     head = [
-        "contender",
-        "median s",
-        "best s",
-        "times fedcue in the same turn",
-        "largest difference from tuned",
-    ]
-    return table(head, rows) + "\n\n" + when(result)
+        "contender", "median s", "best s", "times fedcue in the same turn", "largest difference from tuned",
+    ]  # fmt: skip
+
+    def rows(result: Any) -> Iterable[Sequence[object]]:
+        for contender, r in result["contenders"].items():
+            yield (
+                contender,
+                f"{r['median_seconds']:.2f}",
+                f"{r['best_seconds']:.2f}",
+                f"**{r['times_fedcue']:.2f}**",
+                f"{r['largest_difference_from_tuned']:.0e}",
+            )
+
+    return measured("visits", head, rows)
 
 
 def scale() -> str:
     """Return the table of growth."""
-    result = read("scale")
-    if result is None:
-        return MISSING
-    rows = [
-        (
-            row["method"],
-            f"{row['clients']:,}",
-            row["clients_per_round"],
-            f"{row['seconds_per_round']:.2f}",
-            f"{row['best_round']:.2f}",
-            f"{row['sampling_milliseconds']:.2f}",
-            f"{row['start_up_seconds']:.2f}",
-            f"{row['peak_memory_mb']:.0f}",
-        )
-        for row in result["runs"]
-    ]
     head = [
-        "method",
-        "clients",
-        "per round",
-        "s per round",
-        "best round s",
-        "sampling ms",
-        "start-up s",
+        "method", "clients", "per round", "s per round", "best round s", "sampling ms", "start-up s",
         "peak MiB",
-    ]
-    return table(head, rows) + "\n\n" + when(result)
+    ]  # fmt: skip
+
+    def rows(result: Any) -> Iterable[Sequence[object]]:
+        for row in result["runs"]:
+            yield (
+                row["method"],
+                f"{row['clients']:,}",
+                row["clients_per_round"],
+                f"{row['seconds_per_round']:.2f}",
+                f"{row['best_round']:.2f}",
+                f"{row['sampling_milliseconds']:.2f}",
+                f"{row['start_up_seconds']:.2f}",
+                f"{row['peak_memory_mb']:.0f}",
+            )
+
+    return measured("scale", head, rows)
 
 
 def classes() -> str:
     """Return the table of what class prompts cost."""
-    result = read("classes")
-    if result is None:
-        return MISSING
-    rows = [
-        (
-            f"{row['classes']:,}",
-            f"{row['step_milliseconds']:.0f}",
-            f"{row['mixing_share_of_step']:.2%}",
-            f"{row['head_share_of_step']:.2%}",
-            f"{row['mixing_share_of_forward_counted']:.3%}",
-        )
-        for row in result["runs"]
-    ]
     head = [
-        "classes",
-        "step ms",
-        "mixing, of the step",
-        "head, of the step",
+        "classes", "step ms", "mixing, of the step", "head, of the step",
         "mixing, counted, of the forward pass",
-    ]
-    return table(head, rows) + "\n\n" + when(result)
+    ]  # fmt: skip
+
+    def rows(result: Any) -> Iterable[Sequence[object]]:
+        for row in result["runs"]:
+            yield (
+                f"{row['classes']:,}",
+                f"{row['step_milliseconds']:.0f}",
+                f"{row['mixing_share_of_step']:.2%}",
+                f"{row['head_share_of_step']:.2%}",
+                f"{row['mixing_share_of_forward_counted']:.3%}",
+            )
+
+    return measured("classes", head, rows)
 
 
 def main() -> None:

@@ -97,3 +97,8 @@ def plain_logits(vit: VisionTransformer, values: Parameters, images: Tensor) -> 
 def average(updates: Sequence[Parameters]) -> Parameters:
     """Return the plain mean of the clients' parameters."""
     return {name: torch.stack([update[name] for update in updates]).mean(0) for name in updates[0]}
+
+
+def difference(one: Parameters, other: Parameters) -> float:
+    """Return the largest difference of two results' parameters."""
+    return max(float((one[name] - tensor).abs().max()) for name, tensor in other.items())

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from contenders import TypicalModel
 from machine import circumstances
-from task import Parameters, Task
+from task import Parameters, Task, difference
 
 import fedcue
 from fedcue.federate.federation import Federation
@@ -100,8 +100,7 @@ def compare(visits: dict[str, Visit], task: Task, turns: int) -> dict[str, dict[
             ends[name] = visit(client, turn, task.start)
             seconds[name].append(time.perf_counter() - started)
         for name, end in ends.items():
-            gap = max(float((end[key] - tensor).abs().max()) for key, tensor in ends["tuned"].items())
-            gaps[name] = max(gaps[name], gap)
+            gaps[name] = max(gaps[name], difference(end, ends["tuned"]))
     return {
         name: {
             "median_seconds": statistics.median(own),

@@ -40,6 +40,9 @@ NOT_INHERITED = ("description", "compare", "paper")
 MAX_PROBLEMS = 20
 """Mistakes told at once at most."""
 
+TYPE_TRIED = re.compile(r"\W|^(int|float|bool|str)$")
+"""What pydantic adds to a setting's place where several types are allowed: the one it tried."""
+
 
 def recipes() -> dict[str, Path]:
     """Return the recipes that come with the package, by name."""
@@ -211,9 +214,10 @@ def _model(classes: tuple[tuple[str, type[Options]], ...]) -> type[RunConfig]:
 def _explain(error: ValidationError, model: type[RunConfig]) -> str:
     lines: list[str] = []
     for problem in error.errors(include_url=False):
-        key = ".".join(str(part) for part in problem["loc"])
+        key = ".".join(part for part in map(str, problem["loc"]) if not TYPE_TRIED.search(part))
         if problem["type"] == "extra_forbidden":
-            lines.append(unknown("key", key, _keys_beside(problem["loc"], model)))
+            given = ".".join(map(str, problem["loc"]))
+            lines.append(unknown("key", given, _keys_beside(problem["loc"], model)))
         elif problem["type"] == "int_parsing_size":
             lines.append(f"{key}={shown(problem['input'])} must be a number of at most 64 bits.")
         elif problem["type"] == "path_type":
@@ -222,7 +226,7 @@ def _explain(error: ValidationError, model: type[RunConfig]) -> str:
             lines.append(f"{key} is required. Give {key}=VALUE.")
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            given = f"{_without_types(problem['loc'])}={shown(problem['input'])}: "
+            given = f"{key}={shown(problem['input'])}: "
             message = f"{message[:1].lower()}{message[1:]}."
             if lines and lines[-1].startswith(given):  # what else may stand there
                 lines[-1] = f"{lines[-1][:-1]}, or {message}"
@@ -230,12 +234,6 @@ def _explain(error: ValidationError, model: type[RunConfig]) -> str:
                 lines.append(given + message)
     more = [f"... and {len(lines) - MAX_PROBLEMS} more problems."] if len(lines) > MAX_PROBLEMS else []
     return "\n".join([*dict.fromkeys(lines[:MAX_PROBLEMS]), *more])
-
-
-def _without_types(location: tuple[int | str, ...]) -> str:
-    """Return the key of a setting; where several types are allowed, pydantic adds the one it tried."""
-    types = re.compile(r"\W|^(int|float|bool|str)$")
-    return ".".join(str(part) for part in location if not types.search(str(part)))
 
 
 def _keys_beside(location: tuple[int | str, ...], model: type[Options]) -> list[str]:

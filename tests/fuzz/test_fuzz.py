@@ -1,4 +1,4 @@
-"""A few hundred mutated inputs of every kind; ``make fuzz`` tries a hundred thousand."""
+"""Over a hundred mutated inputs of every kind; ``make fuzz`` tries a hundred thousand."""
 
 from __future__ import annotations
 
