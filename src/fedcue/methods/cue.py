@@ -84,7 +84,7 @@ class Cue(Method):
         def whole(trained: Tensors) -> dict[str, Tensor]:
             return {n: sent[n].index_copy(0, own, t) if n in HEAD else t for n, t in trained.items()}
 
-        start = {name: tensor[own] if name in HEAD else tensor for name, tensor in sent.items()}
+        start = {name: sent[name][own] if name in HEAD else sent[name] for name in self.shared()}
         trained, value = visit.fit(lambda now, batch: loss(whole(now), batch), start, download.round)
         return Update(visit.client, len(visit.samples), whole(trained), value), memory
 
