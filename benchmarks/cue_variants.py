@@ -1,6 +1,6 @@
 """Variants of cue that were tried and are not part of it (docs/cue.md has what came of them).
 
-Run with ``PYTHONPATH=benchmarks`` and ``--methods cue,cue_variants:Deep,cue_variants:Mixed``, say.
+Run with ``PYTHONPATH=benchmarks`` and ``--methods cue,cue_variants:Mixed``, say.
 """
 
 from __future__ import annotations
@@ -14,33 +14,13 @@ from pydantic import Field
 from torch import Tensor
 
 from fedcue.aggregate.mean import Combine, sum_updates
-from fedcue.aggregate.prototypes import first_prototypes, head_from_sums, move_prototypes
+from fedcue.aggregate.prototypes import first_prototypes, move_prototypes, prototype_head, whitening
 from fedcue.methods.base import Visit, classify, initial_prompts
 from fedcue.methods.cue import Cue
-from fedcue.model.prompted import Insertion, PromptedViT, Prompter
+from fedcue.model.prompted import PromptedViT, Prompter
 from fedcue.model.prompts import class_scores, mixed
-from fedcue.model.vit import Architecture
 from fedcue.train.samples import Batch
 from fedcue.types import ClientMemory, Download, ServerState, Setting, Tensors, Update
-
-
-class Deep(Cue):
-    """A prompt in every block, each a near copy of the cls token at its block's input."""
-
-    name: ClassVar[str] = "cue_deep"
-
-    def first_prompts(self, sizes: Setting | Architecture) -> Tensor:
-        """Return the first prompts ``[blocks * n, d]``."""
-        return initial_prompts("prompts", sizes.depth * self.prompts, sizes, 0)
-
-    def prompter(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Prompter:
-        """Replace the previous block's prompts."""
-        rows = tensors["prompts"].view(-1, self.prompts, tensors["prompts"].shape[-1])
-
-        def insert(block: int, tokens: Tensor) -> Insertion | None:
-            return Insertion(tokens[:, :1] + rows[block], overwrite=block > 0)
-
-        return insert
 
 
 class Mixed(Cue):
@@ -104,7 +84,6 @@ class Tied(Cue):
 
     period: int = Field(default=5, ge=1)
     momentum: float = Field(default=0.5, ge=0, le=1)
-    KEPT: ClassVar[tuple[str, ...]] = ("prototypes", "has_prototype", "centroid_sums", "centroid_weights")
 
     def returned(self) -> tuple[str, ...]:
         """Return the trained tensors and class sums."""
@@ -113,12 +92,12 @@ class Tied(Cue):
     def start(
         self, setting: Setting, seed: int, replies: Iterable[Update], combine: Combine = sum_updates
     ) -> ServerState:
-        """Keep prototypes and second moments beside the head."""
+        """Keep prototypes and the whitening beside the head."""
         sums = combine(replies)
         state = super().start(setting, seed, (), lambda *_: sums)
         first = first_prototypes(sums.total("centroids"), sums.total("holds"))
-        kept = {"moments": sums.total("moments"), "counts": sums.total("holds")}
-        return ServerState(0, {**state.tensors, **first, **kept})
+        transform = whitening(sums.total("moments"), first["prototypes"][0], sums.total("holds"))
+        return ServerState(0, {**state.tensors, **first, "transform": transform})
 
     def update(self, visit: Visit, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
         """Train the prompts (``training.head_lr=0``) and send class sums under those received."""
@@ -136,10 +115,8 @@ class Tied(Cue):
         tensors["centroid_weights"] = tensors["centroid_weights"] + sums.total("holds")
         if (state.round + 1) % self.period == 0:
             tensors |= move_prototypes(tensors, self.momentum)
-            counts = tensors["counts"]
-            means = {"centroids": tensors["prototypes"] * counts[:, None], "holds": counts}
-            remade = replace(sums, tensors={**means, "moments": tensors["moments"]})
-            tensors |= head_from_sums(remade, self.scale, self.whiten)
+            prototypes, known = tensors["prototypes"][0], tensors["has_prototype"]
+            tensors |= prototype_head(prototypes, known, self.scale, tensors["transform"])
         return ServerState(state.round + 1, tensors)
 
 

@@ -86,10 +86,10 @@ def whitening(moments: Tensor, prototypes: Tensor, counts: Tensor) -> Tensor:
     means, counts = prototypes.double(), counts.double()
     within = moments.double() - (means.T * counts) @ means
     spread = within / (counts.sum() - (counts > 0).sum()).clamp(min=1)
-    even = torch.eye(len(spread), dtype=spread.dtype) * spread.trace().clamp(min=1e-6) / len(spread)
-    triangle = torch.linalg.cholesky((1 - SHRINKAGE) * spread + SHRINKAGE * even)
-    inverse: Tensor = torch.linalg.inv(triangle)
-    return inverse.float()
+    variances, directions = torch.linalg.eigh(spread)
+    even = spread.trace().clamp(min=1e-6) / len(spread)
+    deviations = ((1 - SHRINKAGE) * variances.clamp(min=0) + SHRINKAGE * even).sqrt()
+    return (directions / deviations).T.float()
 
 
 def prototype_head(

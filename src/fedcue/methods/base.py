@@ -17,6 +17,7 @@ from torch import Generator, Tensor
 
 from fedcue.aggregate.mean import Combine, Weighting, sum_updates
 from fedcue.aggregate.prototypes import CentroidSums, second_moments
+from fedcue.errors import ConfigError
 from fedcue.model.prompted import PromptedViT, Prompter, no_prompts
 from fedcue.model.vit import Architecture
 from fedcue.registry import Options
@@ -246,6 +247,15 @@ def initial_prompts(
         return torch.zeros(count, sizes.width)
     bound = math.sqrt(6 / (3 * sizes.patch**2 + sizes.width))
     return uniform((count, sizes.width), bound, torch_rng(seed, "init", name))
+
+
+def check_blocks(blocks: int | None, setting: Setting) -> None:
+    """Refuse prompts for more blocks than the backbone has."""
+    if blocks is not None and blocks > setting.depth:
+        raise ConfigError(
+            f"method.blocks={blocks} is more than the backbone has: {setting.depth}. "
+            "Give a smaller number, or leave it out for prompts in every block."
+        )
 
 
 def classify(tensors: Tensors, features: Tensor) -> Tensor:

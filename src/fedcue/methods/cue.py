@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedcue.aggregate.mean import Combine, sum_updates
 from fedcue.aggregate.prototypes import head_from_sums
-from fedcue.methods.base import Method, Visit, initial_prompts
+from fedcue.methods.base import Method, Visit, check_blocks, initial_prompts
 from fedcue.model.prompted import Insertion, PromptedViT, Prompter
 from fedcue.model.vit import Architecture
 from fedcue.train.local import HEAD
@@ -34,10 +34,15 @@ class Cue(Method):
     logit_prior: Literal["none", "test", "train+test"] = Field(
         default="train+test", description="add the log of the client's class prior to the logits"
     )
-    prompts: int = Field(default=1, ge=1, description="number of prompts")
+    prompts: int = Field(default=1, ge=1, description="number of prompts per block")
+    blocks: int | None = Field(default=None, ge=1, description="first blocks with prompts (default: all)")
     head_init: Literal["prototypes", "random"] = "prototypes"
     scale: float = Field(default=10.0, gt=0, description="first logit of a class's own prototype")
     whiten: bool = Field(default=True, description="send second moments too: make directions comparable")
+
+    def check(self, setting: Setting) -> None:
+        """Refuse prompts for blocks the backbone does not have."""
+        check_blocks(self.blocks, setting)
 
     def replied(self) -> tuple[str, ...]:
         """Return the class sums and counts and, if asked for, the second moments."""
@@ -48,12 +53,13 @@ class Cue(Method):
         return {**super().kinds(), "centroids": "class_sums", "holds": "class_counts"}
 
     def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
-        """Return the head and the prompts ``[n, d]``, as differences from the cls token at the input."""
+        """Return the head and the prompts ``[blocks, n, d]``, as differences from the block's cls token."""
         return {**super().initial(setting, seed), "prompts": self.first_prompts(setting)}
 
     def first_prompts(self, sizes: Setting | Architecture) -> Tensor:
         """Return the first prompts: the same in every run, so that clients know them beforehand."""
-        return initial_prompts("prompts", self.prompts, sizes, 0)
+        blocks = self.blocks or sizes.depth
+        return initial_prompts("prompts", blocks * self.prompts, sizes, 0).view(blocks, self.prompts, -1)
 
     def warm_up(self, visit: Visit) -> Update | None:
         """Send what the head is made of, from the final cls tokens under the first prompts."""
@@ -90,8 +96,9 @@ class Cue(Method):
 
     def prompter(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Prompter:
         """Insert near copies of the cls token behind it: at first they hardly disturb the backbone."""
+        prompts = tensors["prompts"]
 
         def insert(block: int, tokens: Tensor) -> Insertion | None:
-            return Insertion(tokens[0, :1] + tensors["prompts"]) if block == 0 else None
+            return Insertion(tokens[:, :1] + prompts[block], block > 0) if block < len(prompts) else None
 
         return insert

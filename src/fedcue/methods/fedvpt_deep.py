@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedcue.errors import ConfigError
-from fedcue.methods.base import Method, initial_prompts
+from fedcue.methods.base import Method, check_blocks, initial_prompts
 from fedcue.model.prompted import PromptedViT, Prompter
 from fedcue.model.prompts import deep
 from fedcue.train.samples import Batch
@@ -27,11 +26,7 @@ class FedVPTDeep(Method):
 
     def check(self, setting: Setting) -> None:
         """Refuse prompts for blocks the backbone does not have."""
-        if self.blocks is not None and self.blocks > setting.depth:
-            raise ConfigError(
-                f"method.blocks={self.blocks} is more than the backbone has: {setting.depth}. "
-                "Give a smaller number, or leave it out for prompts in every block."
-            )
+        check_blocks(self.blocks, setting)
 
     def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
         """Return the head and the prompts ``[blocks, n, d]``."""

@@ -88,8 +88,8 @@ def counted(name: str, **options: object) -> tuple[int, int]:
         ("pep", {}, 384_768),
         ("pep", {"layers": ()}, 77_568),
         ("ncm", {}, 76_900),
-        ("cue", {}, 77_668),
-        ("cue", {"head_bias": False}, 77_568),
+        ("cue", {}, 86_116),
+        ("cue", {"head_bias": False, "blocks": 1}, 77_568),
     ],
 )
 def test_floats_per_client_and_round(name, options, floats):

@@ -51,11 +51,11 @@ def test_ncm_is_the_head_of_all_images_class_means(federation, whiten):
 
 
 def test_cue_takes_its_prototypes_under_its_first_prompts(federation):
-    tiny = federation(Cue(scale=3.0))
+    tiny = federation(Cue(scale=3.0, blocks=1))
     start, parts = tiny.start().tensors, []
     for client in CLIENTS:
         batch = next(tiny.samples(client).batches(100))
-        prompter = shallow(batch.inputs.tokens[0, :1] + start["prompts"])
+        prompter = shallow(batch.inputs.tokens[0, :1] + start["prompts"][0])
         parts.append((tiny.model.features(batch.inputs, prompter)[:, 0], batch.labels))
     x, labels = (torch.cat(part).double().numpy() for part in zip(*parts, strict=True))
     for name, expected in expected_head(x, labels, 3.0, whiten=True).items():
@@ -113,12 +113,16 @@ def test_without_the_prior_in_the_loss_every_row_moves(federation):
 
 
 def test_the_first_prompts_are_near_copies_of_the_cls_token(federation):
-    tiny = federation(Cue(prompts=3), images=8)
+    tiny = federation(Cue(prompts=3, blocks=2), images=8)
     tensors, batch = tiny.start().tensors, next(tiny.samples(0).batches(8))
-    inserted = tiny.method.prompter(tiny.model, tensors, batch)(0, batch.inputs.tokens)
-    torch.testing.assert_close(inserted.tokens - tensors["prompts"], batch.inputs.tokens[0, :1].expand(3, -1))
-    assert tiny.method.prompter(tiny.model, tensors, batch)(1, batch.inputs.tokens) is None
-    assert tiny.run(1).state.tensors["prompts"].shape == (3, 32)
+    insert, tokens = tiny.method.prompter(tiny.model, tensors, batch), torch.randn(8, 10, 32)
+    for block in (0, 1):
+        inserted = insert(block, tokens)
+        difference = tensors["prompts"][block].expand(8, -1, -1)
+        torch.testing.assert_close(inserted.tokens - difference, tokens[:, :1].expand(-1, 3, -1))
+        assert inserted.overwrite is (block > 0)
+    assert insert(2, tokens) is None
+    assert tiny.run(1).state.tensors["prompts"].shape == (2, 3, 32)
 
 
 def test_a_random_head_is_the_ablation(federation):
