@@ -8,18 +8,21 @@ lower end of a confidence interval of what was measured must respect the bound.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, kstest
+from tiny_federation import TinyFederation
 from torch import Tensor
 
 from fedcue.aggregate.accounting import Ledger
 from fedcue.aggregate.mean import sum_updates
 from fedcue.aggregate.privacy import DifferentialPrivacy, PaperNoise, clipped
-from fedcue.types import Update
+from fedcue.methods.pep import PEP
+from fedcue.types import ClientMemory, ServerState, Update
 
 CLASSES, LAYERS, WIDTH = 4, 3, 5
 KINDS = {"head": "shared", "prompts": "shared", "centroids": "class_sums", "holds": "class_counts"}
@@ -250,3 +253,29 @@ def test_the_papers_noise_sends_a_single_image_as_it_is():
     image = torch.randn(1, LAYERS, WIDTH)
     sent = statistics(PaperNoise(), image, torch.tensor([2]))["centroids"]
     assert torch.equal(sent[:, 2], image[0])
+
+
+@given(SEEDS)
+@settings(max_examples=15, deadline=None)
+def test_another_class_of_one_record_moves_peps_centroids_by_no_more_than_one_unit(seed):
+    privacy, tiny = DifferentialPrivacy(), TinyFederation(PEP(), images=12)
+    state = tiny.start()
+    rows = torch.randn(state.tensors["prototypes"].shape, generator=stream(seed))
+    state = ServerState(0, {**state.tensors, "prototypes": rows})
+    visit = replace(tiny.visit(0), class_sums=lambda classes: privacy.class_sums(classes, stream(0)))
+    visit = replace(visit, hide_priors=privacy.hide_priors)
+
+    def centroids(labels: Tensor) -> dict[str, Tensor]:
+        priors = torch.bincount(labels, minlength=CLASSES) / len(labels)
+        samples = replace(visit.samples, labels=labels, log_priors=priors.log())
+        download = tiny.method.download(state, 0, 0)
+        update, _ = tiny.method.update(replace(visit, samples=samples), download, ClientMemory())
+        return {name: update.tensors[name].double() for name in ("centroids", "holds")}
+
+    labels = visit.samples.labels
+    one, two = centroids(labels), centroids(torch.cat([labels[:-1], torch.tensor([3])]))
+    moved = sum(
+        float(((one[name] - two[name]) / privacy.sensitivity(KINDS[name], one[name])).square().sum())
+        for name in one
+    )
+    assert math.sqrt(moved) <= 1 + 1e-6

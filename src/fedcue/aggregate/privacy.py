@@ -29,6 +29,8 @@ class Privacy(Options):
     """No protection, and the base of the others: every step passes on what it was given."""
 
     name: ClassVar[str] = "none"
+    hide_priors: ClassVar[bool] = False
+    """Whether class statistics must not depend on the client's class priors."""
 
     def check(self, method: str, uploads: Iterable[str], kinds: Kinds) -> None:
         """Raise a ``ConfigError`` if what the method uploads cannot be protected."""
@@ -71,10 +73,12 @@ class DifferentialPrivacy(Privacy):
 
     All changes of a client are one vector of length ``clip`` at most, so that another record moves
     it by at most ``2 * clip``. Sums over ``L`` layers move by ``2 * sqrt(L) * radius``. Counts are
-    scaled so that they move with the sums by no more than that: see ``sensitivity``.
+    scaled so that they move with the sums by no more than that: see ``sensitivity``. That holds if
+    each vector follows from its own record and public values alone, so priors have no part in it.
     """
 
     name: ClassVar[str] = "dp"
+    hide_priors: ClassVar[bool] = True
 
     where: Literal["central", "local"] = Field(
         default="central", description="noise by a trusted server, or by each client"

@@ -213,5 +213,6 @@ class Site:
             partial(self._check, deadline),
         )
         config = self.config
-        chunk, class_sums = config.evaluation.chunk, guard.class_sums
-        return Visit(client, self.model, samples, config.training, generator, chunk, class_sums)
+        chunk, hide_priors = config.evaluation.chunk, guard.privacy.hide_priors
+        common = (client, self.model, samples, config.training, generator)
+        return Visit(*common, chunk, guard.class_sums, hide_priors)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -51,6 +51,15 @@ class Visit:
     generator: Generator
     chunk: int = 100
     class_sums: Callable[[int], CentroidSums] = CentroidSums
+    hide_priors: bool = False
+    """Whether class statistics must not depend on the client's priors, which every record shapes."""
+
+    @property
+    def described(self) -> Samples:
+        """The images as class statistics may see them."""
+        priors = self.samples.log_priors
+        even = torch.full_like(priors, -math.log(priors.shape[-1]))
+        return replace(self.samples, log_priors=even) if self.hide_priors else self.samples
 
     def fit(
         self, loss: Loss, start: Tensors, finished_rounds: int, step_filter: StepFilter | None = None
@@ -65,7 +74,7 @@ class Visit:
         With weight ``count`` class sums and counts are returned instead.
         """
         sums = self.class_sums(self.samples.log_priors.shape[-1])
-        for batch in self.samples.batches(self.chunk):
+        for batch in self.described.batches(self.chunk):
             sums.add(vectors(batch), batch.labels)
         return sums.reply(by_count=weight == "count")
 

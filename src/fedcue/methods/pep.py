@@ -152,9 +152,10 @@ class PEP(Method):
         """Take the centroids under the broadcast state, then train H, P_S and P_C."""
         if not self.layers:
             return super().update(visit, download, memory)
-        tensors = self.personalize(visit.model, download, visit.samples.log_priors, memory)
-        cls_tokens = partial(self._cls_tokens, visit.model, tensors)
+        described = self.personalize(visit.model, download, visit.described.log_priors, memory)
+        cls_tokens = partial(self._cls_tokens, visit.model, described)
         reply = visit.centroids(cls_tokens, self.prototype_weight)
+        tensors = self.personalize(visit.model, download, visit.samples.log_priors, memory)
         start = {name: tensors[name] for name in self.shared()}
         trained, loss = visit.fit(self.loss(visit.model, tensors), start, download.round)
         rows, prompts = trained["class_prompts"], download.tensors["class_prompts"]
