@@ -292,3 +292,32 @@ def test_sites_with_images_of_their_own_join_by_class_name(tmp_path: Path) -> No
             Deployment.of({**settings, "out": str(tmp_path / "x"), "clients": 3}),
             Silent(),
         )
+
+
+def test_a_round_that_a_dead_server_asked_for_stays_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fresh noise cannot be drawn again: what clients released before the server died counts twice."""
+    pytest.importorskip("dp_accounting")
+    options = ("method=fedvpt", "heldout=0", "clients_per_round=5", "privacy=dp", "privacy.noise=9")
+    options = (*options, "privacy.max_epsilon=50", "rounds=3")
+    whole = serve(MemoryGrid(nodes(2, tmp_path / "a")), deployment(tmp_path / "whole", *options), Silent())
+    assert whole.summary["privacy"]["releases_of_one_client"] == 3
+
+    def full(*_: Any) -> None:
+        raise FedcueError("the disk is full")
+
+    members, settings = nodes(2, tmp_path / "b"), deployment(tmp_path / "run", *options)
+    with monkeypatch.context() as patch:
+        patch.setattr("fedcue.record.folder.RunFolder.append_metrics", full)
+        with pytest.raises(FedcueError, match="the disk is full"):
+            serve(MemoryGrid(members), settings, Silent())
+    result = serve(MemoryGrid(members), settings, Silent())
+    assert result.summary["privacy"]["releases_of_one_client"] == 4
+    assert result.summary["privacy"]["epsilon"] > whole.summary["privacy"]["epsilon"]
+
+
+def test_a_sample_that_clients_can_compute_is_not_called_secret(tmp_path: Path) -> None:
+    settings = deployment(tmp_path / "run", "method=fedvpt", "privacy=dp", "privacy.sample=secret")
+    with pytest.raises(FedcueError, match=r"Give privacy.sample=known"):
+        serve(MemoryGrid(nodes(2, tmp_path)), settings, Silent())

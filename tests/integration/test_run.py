@@ -198,7 +198,9 @@ def test_a_failing_client_is_named_and_left_out(
     break_clients(monkeypatch, {victim: "raise"})
     result = fedcue.run(small(f"workers={workers}"), tmp_path / "run")
     failure = result.rounds[0]["failures"][0]
-    assert failure == {"attempt": 0, "client": victim, "reason": "its disk is on fire"}
+    assert failure == {
+        "step": "train", "attempt": 0, "client": victim, "reason": "its disk is on fire"
+    }  # fmt: skip
     assert result.rounds[0]["clients"] == finished.rounds[0]["clients"]
 
 

@@ -20,7 +20,7 @@ import fedcue
 from fedcue.errors import FedcueError, Interrupted, RunFolderError
 from fedcue.federate.executor import Executor
 from fedcue.record.checkpoint import Checkpoints
-from fedcue.record.folder import read_metrics
+from fedcue.record.folder import RunFolder, read_metrics
 from fedcue.registry import METHODS
 
 KILLS = {name: 20 if name == "pep" else 3 for name in METHODS.builtin}
@@ -232,3 +232,34 @@ def test_another_run_is_not_gone_on_with(tmp_path: Path) -> None:
         fedcue.run(config("head", "seed=1"), done.folder, resume=True)
     longer = fedcue.run(config("head", "rounds=5"), done.folder, resume=True)
     assert longer.summary["rounds"] == 5
+
+
+def test_a_run_stopped_in_its_warm_start_is_resumed_from_the_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = fedcue.run(config("pep"), tmp_path / "whole")
+
+    def stopped(*_: Any) -> None:
+        raise Interrupted("SIGTERM")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedcue.methods.pep.PEP.start", stopped)
+        with pytest.raises(Interrupted):
+            fedcue.run(config("pep"), tmp_path / "part")
+    fedcue.run(config("pep"), tmp_path / "part", resume=True)
+    assert_same_run(whole.folder, tmp_path / "part")
+
+
+def test_the_lock_of_a_killed_run_is_free_when_its_workers_have_noticed(tmp_path: Path) -> None:
+    """A worker inherits the lock, and holds it until it notices that its run is dead."""
+    code = (
+        "import os, sys, time; from pathlib import Path; from fedcue.record.folder import RunFolder\n"
+        "RunFolder(Path(sys.argv[1])).open()\n"
+        "if os.fork() == 0: time.sleep(1)\n"
+        "os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], check=True)
+    folder = RunFolder(tmp_path / "run")
+    folder.open(overwrite=True)
+    assert (tmp_path / "run" / ".lock").read_text() == str(os.getpid())
+    folder.close()

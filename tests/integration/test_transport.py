@@ -110,3 +110,9 @@ def test_sparse_is_refused_where_every_class_counts(tmp_path: Path, settings: tu
     with pytest.raises(ConfigError, match="Use transport=dense|cannot protect"):
         fedcue.run(config("transport=sparse", *settings), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_rounding_before_the_servers_noise_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    with pytest.raises(ConfigError, match=r"Give transport.dtype=float32"):
+        fedcue.run(config("transport.dtype=float16", "privacy=dp"), tmp_path / "run")

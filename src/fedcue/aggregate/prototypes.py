@@ -89,7 +89,8 @@ def whitening(moments: Tensor, prototypes: Tensor, counts: Tensor) -> Tensor:
     variances, directions = torch.linalg.eigh(spread)
     even = spread.trace().clamp(min=1e-6) / len(spread)
     deviations = ((1 - SHRINKAGE) * variances.clamp(min=0) + SHRINKAGE * even).sqrt()
-    return (directions / deviations).T.float()
+    transform: Tensor = directions / deviations
+    return transform.T.float()
 
 
 def prototype_head(

@@ -34,8 +34,19 @@ class Aggregation(Options):
         """Whether nothing is done but adding up."""
         return False
 
+    @property
+    def least(self) -> int:
+        """The fewest updates with which the rule keeps its promise."""
+        return 1
+
     def check(self, clients: int) -> None:
         """Raise a ``ConfigError`` if the rule needs more than ``clients`` updates a round."""
+        if clients < self.least:
+            raise ConfigError(
+                f"aggregate={self.name} needs at least {self.least} updates per round against its attackers, "
+                f"but clients_per_round={clients}. Give clients_per_round={self.least} or more, or fewer "
+                "aggregate.attackers."
+            )
 
     def combiner(self, reference: Tensors) -> Combine:
         """Return the rule for updates of clients that were all sent ``reference``."""
@@ -92,9 +103,10 @@ class RowWise(Robust):
 
     mix: bool = Field(default=True, description="average each change with those it agrees with")
 
-    def check(self, clients: int) -> None:
-        """Refuse rounds in which the attackers could be half of all."""
-        _need(self.name, clients, 2 * self.attackers + 1, self.attackers)
+    @property
+    def least(self) -> int:
+        """Attackers must not be half of all."""
+        return 2 * self.attackers + 1
 
     def trim(self, clients: int) -> int:
         """Return how many values go at either end."""
@@ -142,9 +154,14 @@ class Krum(Robust):
 
     keep: int | None = Field(default=None, ge=1, description="updates kept (default: all but the attackers)")
 
+    @property
+    def least(self) -> int:
+        """The guarantee of the rule needs two more than a majority."""
+        return 2 * self.attackers + 3
+
     def check(self, clients: int) -> None:
-        """Refuse rounds too small for the guarantee of the rule."""
-        _need(self.name, clients, 2 * self.attackers + 3, self.attackers)
+        """Refuse rounds that are too small, and to keep so many that attackers are among them."""
+        super().check(clients)
         if self.keep is not None and self.keep > clients - self.attackers:
             raise ConfigError(
                 f"aggregate.keep={self.keep} of {clients} updates would keep attackers. "
@@ -160,11 +177,3 @@ class Krum(Robust):
         keep = self.keep or max(len(updates) - self.attackers, 1)
         chosen = krum(agreement(updates, reference), self.attackers, keep)
         return sum_updates([updates[index] for index in chosen], weighting, plain)
-
-
-def _need(rule: str, clients: int, least: int, attackers: int) -> None:
-    if clients < least:
-        raise ConfigError(
-            f"aggregate={rule} against {attackers} bad clients needs at least {least} updates per round, "
-            f"but clients_per_round={clients}. Give clients_per_round={least} or more, or fewer attackers."
-        )

@@ -6,6 +6,9 @@ import re
 import tomllib
 from datetime import datetime
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from fedcue.config import dump, flat, resolve
 from fedcue.errors import ConfigError, RunFolderError
@@ -31,22 +34,31 @@ def default_folder(config: RunConfig) -> Path:
 
 def check_same_run(config: RunConfig, folder: Path) -> None:
     """Refuse to go on with another method, other data or other clients than the run began with."""
-    change = difference(config, folder, FREE)
+    settled = getattr(config.privacy, "noise", 0.0) is None
+    change = difference(config, folder, tuple(key for key in FREE if key != "rounds" or not settled))
     if change:
+        reason = " (the noise of privacy=dp was settled for its rounds)" if "rounds=" in change else ""
         raise RunFolderError(
-            f"{folder} holds another run: {change}. Go on with fedcue resume {folder}, or give another --out."
+            f"{folder} holds another run: {change}{reason}. Go on with fedcue resume {folder}, or give "
+            "another --out."
         )
 
 
 def check_state(roster: Roster, state: ServerState) -> None:
     """Refuse a checkpoint whose tensors are not those of the method."""
-    for name, tensor in roster.method.initial(roster.setting, roster.config.seed).items():
-        found = state.tensors.get(name)
-        if found is None or (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
+    first = roster.method.initial(roster.setting, roster.config.seed)
+    for name in dict.fromkeys((*first, *roster.method.sent())):
+        found, wanted = state.tensors.get(name), first.get(name)
+        fits = found is not None and (wanted is None or _form(found) == _form(wanted))
+        if not fits:
             raise RunFolderError(
                 f"The checkpoint's {name} does not fit {roster.method.name} on this data. "
                 "Start again with --overwrite or another --out."
             )
+
+
+def _form(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype
 
 
 def difference(config: RunConfig, folder: Path, free: tuple[str, ...]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +17,12 @@ from fedcue.settings import RunConfig
 
 AGAINST = {
     "central": "everyone who sees what the server sends or publishes; the server itself is trusted",
-    "local": "everyone, the server included",
+    "local": "everyone, a server that follows the protocol included",
     "secret": "; and only as long as nobody but the server knows who took part (not other clients either)",
 }
 NOT_COVERED = (
-    "test images; choices made by looking at results; "
+    "test images, and how many of them each client reports as right in a deployment; choices made by "
+    "looking at results; that a client failed; who knows or guesses the seed of a simulation; "
     "what a simulation writes down beside the model: class priors in model.json, counts in "
     "analysis.safetensors, clients' own tensors, accuracies, the seed in config.toml"
 )
@@ -35,6 +36,8 @@ class Budget:
     privacy: Privacy
     clients: NDArray[np.int64]
     ledger: Ledger
+    journal: Callable[[Sequence[int], int], None] | None = None
+    """Told who is about to release how often, where a release cannot be repeated bit for bit."""
 
     @classmethod
     def of(cls, config: RunConfig, clients: NDArray[np.int64], records: int) -> Budget:
@@ -56,19 +59,32 @@ class Budget:
         """Count the releases of the warm start."""
         asked = warm_start_clients(self.clients, self.config.warm_start, self.config.seed)
         if self._statistics:
-            self.ledger.add(asked, 1)
+            self._release(asked, 1, "The warm start")
 
     def visit(self, clients: Iterable[int], round_: int) -> None:
         """Count the releases of a round that is about to start, unless the budget does not allow it."""
         kinds, sent = self.config.method.kinds(), self.config.method.returned()
-        self.ledger.add(clients, 1 + any(kinds.get(name) == "class_sums" for name in sent))
+        releases = 1 + any(kinds.get(name) == "class_sums" for name in sent)
+        self._release(list(clients), releases, f"Round {round_ + 1}")
+
+    def _release(self, clients: Sequence[int], releases: int, when: str) -> None:
+        self.ledger.add(clients, releases)
         privacy = self.privacy
-        if isinstance(privacy, DifferentialPrivacy) and self.epsilon > privacy.max_epsilon:
+        if not isinstance(privacy, DifferentialPrivacy):
+            return
+        if self.epsilon > privacy.max_epsilon:
             raise FedcueError(
-                f"Round {round_ + 1} would spend epsilon={self.epsilon:.3f}, more than "
-                f"privacy.max_epsilon={privacy.max_epsilon:g} (a round drawn again is spent twice). "
+                f"{when} would spend epsilon={self.epsilon:.3f}, more than privacy.max_epsilon="
+                f"{privacy.max_epsilon:g} (what is done again is spent twice). "
                 "The model after the last round is in the newest checkpoint."
             )
+        if self.journal is not None:
+            self.journal(clients, releases)
+
+    def recount(self, journal: Iterable[tuple[Sequence[int], int]]) -> None:
+        """Count again what a run's journal says was released."""
+        for clients, releases in journal:
+            self.ledger.add(clients, releases)
 
     def replay(self, records: Iterable[Mapping[str, Any]], attempts: int) -> None:
         """Count again what a run that is resumed has spent, rounds drawn again included."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -35,11 +35,11 @@ class Evaluation:
     """Clients that were asked in vain, and why."""
 
     @classmethod
-    def of(cls, roster: Roster, prediction: Prediction) -> Evaluation:
+    def of(cls, roster: Roster, prediction: Prediction, missing: Mapping[int, str]) -> Evaluation:
         """Count what was predicted right."""
         right = prediction.clients[prediction.labels == prediction.predicted]
         count = partial(np.bincount, minlength=len(roster))
-        return cls(roster, count(right), count(prediction.clients), prediction)
+        return cls(roster, count(right), count(prediction.clients), prediction, missing)
 
     @property
     def accuracies(self) -> NDArray[np.float64]:
@@ -78,7 +78,7 @@ class Evaluation:
             }
 
 
-def client_groups(federation: Federation) -> list[list[int]]:
+def client_groups(federation: Federation, without: Collection[int] = ()) -> list[list[int]]:
     """Group consecutive clients into chunks of about ``evaluation.chunk`` test images.
 
     The groups follow from the data alone. A method with memories is tested client by client.
@@ -86,7 +86,8 @@ def client_groups(federation: Federation) -> list[list[int]]:
     groups: list[list[int]] = []
     images = 0
     for client in federation.roster.listed.tolist():
-        if federation.roster.heldout[client] and not federation.method.supports_heldout:
+        served = federation.method.supports_heldout or not federation.roster.heldout[client]
+        if client in without or not served:
             continue
         size = federation.test_size(client)
         if federation.method.keeps_memory or not groups or images + size > federation.config.evaluation.chunk:
@@ -98,10 +99,11 @@ def client_groups(federation: Federation) -> list[list[int]]:
 
 
 def analyse(
-    federation: Federation, state: ServerState, memories: Mapping[int, ClientMemory], prediction: Prediction
+    federation: Federation, state: ServerState, memories: Mapping[int, ClientMemory], evaluation: Evaluation
 ) -> dict[str, Tensor]:
     """Return what the figures need: confusions, mean mixing weights by class, cls tokens, prototypes."""
-    classes = federation.setting.classes
+    classes, prediction = federation.setting.classes, evaluation.prediction
+    assert prediction is not None, "a simulation knows what was predicted"
     pairs = prediction.labels * classes + prediction.predicted
     tensors = {
         "images": torch.from_numpy(prediction.images).int(),
@@ -116,16 +118,18 @@ def analyse(
             counts = np.stack([np.bincount(labels, minlength=classes) for labels in owned])
             tensors[f"{part}_class_counts"] = torch.from_numpy(counts).int()
         tensors |= prototype_accuracy(federation, prediction.images)
-    return tensors | _look_inside(federation, state, memories)
+    return tensors | _look_inside(federation, state, memories, client_groups(federation, evaluation.missing))
 
 
 @torch.no_grad()
 def _look_inside(
-    federation: Federation, state: ServerState, memories: Mapping[int, ClientMemory]
+    federation: Federation,
+    state: ServerState,
+    memories: Mapping[int, ClientMemory],
+    groups: Sequence[Sequence[int]],
 ) -> dict[str, Tensor]:
     """Average what the method shows of each image by true class; take some cls tokens of all clients."""
     method, model, config = federation.method, federation.model, federation.config
-    groups = client_groups(federation)
     share = -(-config.evaluation.cls_sample // len(groups))
     blocks = tuple(range(method.first_block(federation.setting), model.depth + 1))
     sums: dict[str, Tensor] = {}

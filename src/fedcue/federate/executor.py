@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import chain
 from multiprocessing import get_context
 from types import TracebackType
 from typing import Any
@@ -65,7 +66,9 @@ class Executor:
     def warm_up(self, clients: Iterable[int]) -> Iterator[Update | Failure]:
         """Yield the clients' warm-up replies, if the method has any."""
         for reply in self._map(_warm_up, ((client,) for client in clients)):
-            if reply is not None:
+            if isinstance(reply, Failure):
+                yield reply
+            elif reply is not None:
                 yield _unpack_update(reply)
 
     def train(
@@ -80,10 +83,10 @@ class Executor:
                 update, memory = outcome
                 yield _unpack_update(update), ClientMemory(unpack(memory))
 
-    def test(self, jobs: Iterable[TestJob]) -> Iterator[Prediction]:
-        """Test groups of clients; yield predictions in the order of ``jobs``."""
+    def test(self, jobs: Iterable[TestJob]) -> Iterator[Prediction | Failure]:
+        """Test groups of clients; yield predictions in the order of ``jobs``, and who failed."""
         packed = ((c, _pack_download(d), pack(memory.tensors), final) for c, d, memory, final in jobs)
-        return self._map(_test, packed)
+        return chain.from_iterable(self._map(_test, packed))
 
     def evaluate(self, state: ServerState, memories: Mapping[int, ClientMemory], final: bool) -> Evaluation:
         """Test the listed clients that the method can serve."""
@@ -92,20 +95,24 @@ class Executor:
             (group, method.download(state, group[0], seed), memories.get(group[0], ClientMemory()), final)
             for group in client_groups(self.federation)
         )
-        parts = list(self.test(jobs))
+        outcomes = list(self.test(jobs))
+        missing = {outcome.client: outcome.reason for outcome in outcomes if isinstance(outcome, Failure)}
+        parts = [outcome for outcome in outcomes if isinstance(outcome, Prediction)]
+        if not parts:
+            reasons = "; ".join(f"client {client}: {why}" for client, why in list(missing.items())[:3])
+            raise FedcueError(f"No client could be tested ({reasons}). Mend the data, then resume.")
         together = [np.concatenate([getattr(p, name) for p in parts]) for name in Prediction.__annotations__]
-        return Evaluation.of(self.roster, Prediction(*together))
+        return Evaluation.of(self.roster, Prediction(*together), missing)
 
     def insight(
         self, state: ServerState, memories: Mapping[int, ClientMemory], evaluation: Evaluation
     ) -> Insight:
         """Return what a simulation knows of its clients at the end."""
         federation = self.federation
-        assert evaluation.prediction is not None
         return Insight(
             class_priors={c: federation.client(c).class_priors for c in self.roster.listed.tolist()},
             memories=memories,
-            analysis=analyse(federation, state, memories, evaluation.prediction),
+            analysis=analyse(federation, state, memories, evaluation),
             facts={"frozen_cache": federation.cache.level, "bad_images": len(federation.pixels.bad)},
         )
 
@@ -170,8 +177,11 @@ def _here() -> Federation:
     return _federation
 
 
-def _warm_up(client: int) -> _PackedUpdate | None:
-    reply = _here().warm_up(client)
+def _warm_up(client: int) -> _PackedUpdate | Failure | None:
+    try:
+        reply = _here().warm_up(client)
+    except ClientError as error:
+        return Failure(client, str(error))
     return None if reply is None else _pack_update(reply)
 
 
@@ -183,5 +193,13 @@ def _train(download: _PackedDownload, memory: bytes) -> tuple[_PackedUpdate, byt
     return _pack_update(update), pack(memory_after.tensors)
 
 
-def _test(clients: Sequence[int], download: _PackedDownload, memory: bytes, final: bool) -> Prediction:
-    return _here().test(clients, _unpack_download(download), ClientMemory(unpack(memory)), final)
+def _test(
+    clients: Sequence[int], download: _PackedDownload, memory: bytes, final: bool
+) -> list[Prediction | Failure]:
+    """Test clients together or, if one of them fails, one by one."""
+    try:
+        return [_here().test(clients, _unpack_download(download), ClientMemory(unpack(memory)), final)]
+    except ClientError as error:
+        if len(clients) == 1:
+            return [Failure(clients[0], str(error))]
+    return [outcome for client in clients for outcome in _test([client], download, memory, final)]

@@ -7,14 +7,15 @@ knows the seed can take the noise away again: a deployment gives ``fresh_stream`
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Generator
 
-from fedcue.aggregate.mean import Combine
+from fedcue.aggregate.mean import Combine, Sums, Weighting
 from fedcue.aggregate.privacy import Kinds, Privacy
 from fedcue.aggregate.prototypes import CentroidSums
 from fedcue.aggregate.robust import Aggregation
@@ -74,7 +75,32 @@ class Protection:
     def combine(self, reference: Tensors, moment: int | str) -> Combine:
         """Return how the server combines updates of clients that were all sent ``reference``."""
         rule = self.aggregation.combiner(reference)
+        if not self.aggregation.plain:
+            rule = _of_class_means(rule, self.kinds)
         return self.privacy.combiner(rule, reference, self.kinds, self.stream("server", moment))
+
+
+def _of_class_means(combine: Combine, kinds: Kinds) -> Combine:
+    """Let the class means of all clients count alike: how many images one claims is not trusted."""
+
+    def of_means(
+        updates: Iterable[Update], weighting: Weighting = "uniform", plain: tuple[str, ...] = ()
+    ) -> Sums:
+        return combine([_class_means(update, kinds) for update in updates], weighting, plain)
+
+    return of_means
+
+
+def _class_means(update: Update, kinds: Kinds) -> Update:
+    tensors = dict(update.tensors)
+    for name in [name for name in tensors if kinds.get(name) == "class_counts"]:
+        counts = tensors[name]
+        if counts.dtype != torch.int64:  # holders alone were sent, or noise is on the counts
+            continue
+        tensors[name] = counts > 0
+        for sums in [other for other in tensors if kinds.get(other) == "class_sums"]:
+            tensors[sums] = tensors[sums] / counts.clamp(min=1)[:, None]
+    return replace(update, tensors=tensors)
 
 
 def check_protection(config: RunConfig) -> None:
@@ -109,8 +135,8 @@ def _check_robust(method: Method, aggregation: Aggregation) -> None:
     bad = [name for name in uploads(method) if kinds.get(name, "own") == "own"]
     if bad:
         raise ConfigError(
-            f"aggregate={_described(aggregation)} cannot protect {method.name}: no mean over clients is "
-            f"taken of its {', '.join(bad)}. Give aggregate=mean, or another method."
+            f"aggregate={_described(aggregation)} cannot protect {method.name}: there is no rule for its "
+            f"{', '.join(bad)}. Give aggregate=mean, or another method."
         )
 
 

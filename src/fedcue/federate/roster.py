@@ -53,10 +53,16 @@ class Roster:
         check_transport(config)
         self.budget = Budget.of(config, self.training_clients, int(train_sizes[~heldout].sum()))
         self.protection = Protection.of(config, self.budget.privacy, stream)
+        self.repeats_noise = stream is None
 
     def __len__(self) -> int:
         """Return the number of clients, held-out ones included; their ids are 0, 1, and so on."""
         return len(self.heldout)
+
+    @property
+    def needed_updates(self) -> int:
+        """How many updates a round needs: those asked for, and those without which no rule can hold."""
+        return max(self.config.min_updates, int(self.config.aggregate.least))
 
     @cached_property
     def listed(self) -> NDArray[np.int64]:

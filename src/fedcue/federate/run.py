@@ -91,12 +91,14 @@ class Run:
         self.config = self.roster.config
         self.method = self.roster.method
         self.budget = self.roster.budget.fresh()
+        if not self.roster.repeats_noise:
+            self.budget.journal = self.folder.append_release
         self.transport = Transport(self.config)
 
     def complete(self, resume: bool) -> Result:
         """Start or resume, do all rounds, write the results."""
         self.observer.started(self.roster, self.folder.path)
-        state = self._resume() if resume else self._start()
+        state = self._resume() if resume and self.folder.begun else self._start()
         try:
             while state.round < self.config.rounds:
                 state = self._round(state)
@@ -111,6 +113,7 @@ class Run:
         started, traffic = time.perf_counter(), Traffic()
         clients = warm_start_clients(self.roster.training_clients, self.config.warm_start, self.config.seed)
         failures: list[Failure] = []
+        self.budget.recount(self.folder.read_releases())
         self.budget.warm_up()
         replies = self._warm_up_replies(clients, traffic, failures)
         combine = self.roster.protection.combine({}, "warm up")
@@ -128,14 +131,22 @@ class Run:
     def _warm_up_replies(
         self, clients: Sequence[int], traffic: Traffic, failures: list[Failure]
     ) -> Iterator[Update]:
+        answered = 0
         for reply in self.engine.warm_up(clients):
             if isinstance(reply, Failure):
                 failures.append(reply)
                 continue
+            answered += 1
             self.transport.learn(reply)
             message, received = self.transport.upload(reply, {})
             traffic.up(message)
             yield received
+        least = self.config.aggregate.least
+        if self.method.replied() and answered < least:
+            raise FedcueError(
+                f"{answered} clients answered before round 0, aggregate={self.config.aggregate.name} needs "
+                f"at least {least}{_first(failures)}. Mend the clients, then repeat."
+            )
 
     def _resume(self) -> ServerState:
         checkpoint = self.folder.checkpoints.newest()
@@ -144,7 +155,10 @@ class Run:
         self.memories, self.totals = dict(checkpoint.memories), dict(checkpoint.totals)
         self.transport.remember(checkpoint.transport)
         records = self.folder.read_metrics()
-        self.budget.replay(records, ATTEMPTS)
+        if self.roster.repeats_noise:
+            self.budget.replay(records, ATTEMPTS)
+        else:
+            self.budget.recount(self.folder.read_releases())
         for record in records:
             self.observer.finished_round(record)
         self.folder.write_config(dump(self.config))
@@ -177,23 +191,26 @@ class Run:
 
     def _train(self, state: ServerState, record: dict[str, Any]) -> ServerState:
         """Train sampled clients; draw again, from the same stream, while too few updates come."""
-        failures: list[dict[str, Any]] = []
+        before = self.totals.get("warm_up_failures", []) if state.round == 0 else []
+        failures: list[dict[str, Any]] = [{"step": "warm up", **failure} for failure in before]
         for attempt in range(ATTEMPTS):
             sampled = sample_clients(self.roster.training_clients, self.config, state.round, attempt)
             self.budget.visit(sampled, state.round)
             exchange = Exchange(self.method, self.engine, self.transport, self.memories, self.config.seed)
             after = exchange.run(state, sampled)
-            failures += [{"attempt": attempt, **vars(failure)} for failure in exchange.failures]
-            if after is not None and len(exchange.losses) >= self.config.min_updates:
+            failures += [
+                {"step": "train", "attempt": attempt, **vars(failure)} for failure in exchange.failures
+            ]
+            if after is not None and len(exchange.losses) >= self.roster.needed_updates:
                 self.memories |= exchange.memories
                 self.transport.note_changes(state.tensors, after.tensors, after.round)
                 record |= {"clients": sampled, **exchange.metrics(), **self.budget.metrics()}
                 record |= {"failures": failures} if failures else {}
                 return after
-        reasons = "; ".join(f"client {failure['client']}: {failure['reason']}" for failure in failures[-3:])
         raise FedcueError(
-            f"Round {state.round + 1} got fewer than min_updates={self.config.min_updates} updates in "
-            f"{ATTEMPTS} draws ({reasons}). Mend the clients or lower the learning rates, then resume."
+            f"Round {state.round + 1} got fewer than min_updates={self.roster.needed_updates} updates in "
+            f"{ATTEMPTS} draws{_first(exchange.failures)}. Mend the clients or lower the learning rates, "
+            "then resume."
         )
 
     def _snapshot(self, state: ServerState) -> None:
@@ -232,6 +249,12 @@ class Run:
         }
         self.folder.write_summary(summary)
         return Result(self.folder.path, summary, rounds)
+
+
+def _first(failures: Sequence[Failure]) -> str:
+    """Return the reasons of the first failures in brackets, if there are any."""
+    reasons = "; ".join(f"client {failure.client}: {failure.reason}" for failure in failures[:3])
+    return f" ({reasons})" if reasons else ""
 
 
 def _with_missing(record: Mapping[str, Any], evaluation: Evaluation) -> dict[str, Any]:

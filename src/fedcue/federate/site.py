@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -84,37 +85,33 @@ class Site:
         """Return the client's reply before round 0."""
         guard = self.protection.guard(client, "warm up")
         generator = torch_rng(self.config.seed, "warm up", client)
-        reply = self.method.warm_up(self._visit(client, generator, guard))
-        return None if reply is None else guard.leave(reply, {})
+        with _at_a_client():
+            reply = self.method.warm_up(self._visit(client, generator, guard, self._deadline()))
+        if reply is None:
+            return None
+        _check_finite(reply)
+        return guard.leave(reply, {})
 
     def train(self, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
         """Train one client for one round."""
         client = download.client
         generator = torch_rng(self.config.seed, "client", client, download.round)
         guard = self.protection.guard(client, download.round)
-        limit = self.config.client_timeout
-        try:
-            deadline = None if limit is None else time.monotonic() + limit
-            visit = self._visit(client, generator, guard, deadline)
+        with _at_a_client():
+            visit = self._visit(client, generator, guard, self._deadline())
             update, memory = self.method.update(visit, *self._placed(download, memory))
-        except Interrupted:
-            raise
-        except Exception as error:  # whatever goes wrong at one client must not end the run
-            raise ClientError(f"{type(error).__name__}: {error}") from error
         update = replace(update, tensors=moved(update.tensors, "cpu"))
         memory = ClientMemory(moved(memory.tensors, "cpu"))
-        for name, tensor in update.tensors.items():
-            if not torch.isfinite(tensor).all():
-                raise ClientError(f"its update of {name} is not finite")
+        _check_finite(update)
         return guard.leave(update, download.tensors), memory
 
     def test(
         self, clients: Sequence[int], download: Download, memory: ClientMemory, final: bool
     ) -> Prediction:
         """Test some clients together (one at a time where the method keeps memories)."""
-        samples, tensors = self.prepare_test(clients, download, memory, final)
         predicted = []
-        with torch.no_grad():
+        with torch.no_grad(), _at_a_client():
+            samples, tensors = self.prepare_test(clients, download, memory, final)
             for batch in samples.batches(self.config.evaluation.chunk):
                 predicted.append(self.method.predict(self.model, tensors, batch).argmax(1).cpu())
         return Prediction(
@@ -190,6 +187,10 @@ class Site:
         on_validation = self.config.evaluation.on == "validation"
         return client.train, client.validation if on_validation else client.test
 
+    def _deadline(self) -> float | None:
+        limit = self.config.client_timeout
+        return None if limit is None else time.monotonic() + limit
+
     def _check(self, deadline: float | None) -> None:
         self.stop.check()
         if deadline is not None and time.monotonic() > deadline:
@@ -216,3 +217,20 @@ class Site:
         chunk, hide_priors = config.evaluation.chunk, guard.privacy.hide_priors
         common = (client, self.model, samples, config.training, generator)
         return Visit(*common, chunk, guard.class_sums, hide_priors)
+
+
+@contextmanager
+def _at_a_client() -> Iterator[None]:
+    """Name whatever goes wrong: one client's trouble must not end the run."""
+    try:
+        yield
+    except Interrupted:
+        raise
+    except Exception as error:
+        raise ClientError(f"{type(error).__name__}: {error}") from error
+
+
+def _check_finite(update: Update) -> None:
+    for name, tensor in update.tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise ClientError(f"its update of {name} is not finite")

@@ -37,6 +37,11 @@ def check_transport(config: RunConfig) -> None:
                 f"transport=sparse sends only the rows of a client's own classes, but with {reason} every "
                 "class counts. Use transport=dense."
             )
+    if config.transport.dtype == "float16" and getattr(config.privacy, "where", "") == "central":
+        raise ConfigError(
+            "transport.dtype=float16 rounds what clients send before the server adds its noise, so that one "
+            "record moves it farther than privacy.where=central allows. Give transport.dtype=float32."
+        )
 
 
 @dataclass

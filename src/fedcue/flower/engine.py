@@ -167,7 +167,7 @@ class FlowerEngine:
     ) -> Iterator[tuple[Update, ClientMemory] | Failure]:
         """Train clients; yield updates and where memories are, or failures, in the order of ``jobs``."""
         orders = [Order(download.client, download, _written(memory)) for download, memory in jobs]
-        needed = min(self.roster.config.min_updates, len(orders))
+        needed = min(self.roster.needed_updates, len(orders))
         for order, outcome in zip(
             orders, self._carry_out(TRAIN, orders, self.reply, needed, needed), strict=True
         ):

@@ -103,6 +103,11 @@ def check(config: RunConfig) -> None:
     """Refuse what a deployment cannot keep."""
     if config.transport.name != "dense" or config.transport.dtype != "float32":
         raise ConfigError("A deployment sends whole float32 tensors: give transport=dense, float32.")
+    if getattr(config.privacy, "sample", "known") == "secret":
+        raise ConfigError(
+            "privacy.sample=secret is for simulations: in a deployment who takes part follows from the seed, "
+            "which every client is told. Give privacy.sample=known."
+        )
     if config.method.keeps_memory and config.checkpoint.every != 1:
         raise ConfigError(
             f"With {config.method.name}, clients keep the memories of their last two visits only: give "
@@ -113,16 +118,18 @@ def check(config: RunConfig) -> None:
 def unfinished(path: Path, config: RunConfig) -> bool:
     """Tell whether the folder holds a run of the same settings that can be continued.
 
-    What was stopped before its first checkpoint holds nothing worth keeping and is started anew.
+    What was stopped before its first checkpoint may be replaced by a run with other settings.
     """
     file = path / "config.toml"
     if (path / "summary.json").is_file():
         raise RunFolderError(f"The run in {path} is finished. Give another out=FOLDER to start a new one.")
-    if not file.is_file() or not any((path / "checkpoints").glob("round-*.ckpt")):
+    if not file.is_file():
         return False
     settings = tomllib.loads(file.read_text(encoding="utf-8"))
     settings.pop("environment", None)
     if json.dumps(settings, sort_keys=True) != json.dumps(dump(config), sort_keys=True):
+        if not any((path / "checkpoints").glob("round-*.ckpt")):
+            return False
         raise RunFolderError(
             f"{path} holds an unfinished run with other settings. Give these again, or another out=FOLDER."
         )

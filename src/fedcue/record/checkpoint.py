@@ -8,14 +8,14 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError
 from torch import Tensor
 
 from fedcue.errors import RunFolderError
-from fedcue.record.files import write_bytes
+from fedcue.record.files import explained, write_bytes
 from fedcue.types import ClientMemory, ServerState, pack, unpack
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,16 @@ class _Wire(BaseModel):
     changed: _Number
 
 
+class _Totals(BaseModel):
+    """What a run adds up from its start on, as JSON holds it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    warm_up_upload_floats: Annotated[int, Field(ge=0)]
+    warm_up_upload_bytes: Annotated[int, Field(ge=0)]
+    seconds: float
+    warm_up_failures: list[dict[Literal["client", "reason"], int | str]] = []
+
+
 class _Header(BaseModel):
     """What stands before the tensors in a checkpoint."""
 
@@ -55,7 +65,7 @@ class _Header(BaseModel):
     round: _Number
     metrics_bytes: Annotated[int, Field(ge=0, lt=2**62)]
     metrics_digest: str
-    totals: dict[str, Any]
+    totals: _Totals
     transport: _Wire
     clients: list[_Number]
 
@@ -68,12 +78,17 @@ class Checkpoints:
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then drop the oldest beyond ``keep``."""
-        self.folder.mkdir(exist_ok=True)
         body = _encode(checkpoint)
         path = self.folder / f"round-{checkpoint.state.round:06d}.ckpt"
-        write_bytes(path, hashlib.sha256(body).digest() + body)
-        for old in self._paths()[: -self.keep]:
-            old.unlink(missing_ok=True)
+        with explained(path):
+            self.folder.mkdir(exist_ok=True)
+            write_bytes(path, hashlib.sha256(body).digest() + body)
+            for old in self._paths()[: -self.keep]:
+                old.unlink(missing_ok=True)
+
+    def any(self) -> bool:
+        """Tell whether there is a checkpoint, whole or not."""
+        return bool(self._paths())
 
     def newest(self) -> Checkpoint:
         """Read the newest checkpoint that is whole; report the damaged ones passed over."""
@@ -126,6 +141,6 @@ def _decode(data: bytes) -> Checkpoint:
         {client: ClientMemory(own) for client, own in memories.items()},
         header.metrics_bytes,
         header.metrics_digest,
-        header.totals,
+        header.totals.model_dump(exclude_defaults=True),
         header.transport.model_dump(),
     )

@@ -11,7 +11,8 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,12 @@ from fedcue.types import ClientMemory, Tensors
 
 OURS = (
     "config.toml", "metrics.jsonl", "clients.csv", "summary.json", "model.safetensors", "model.json",
-    "clients.safetensors", "analysis.safetensors", "snapshots", "checkpoints", "log", ".lock",
+    "clients.safetensors", "analysis.safetensors", "snapshots", "checkpoints", "releases.jsonl", "log",
+    ".lock",
 )  # fmt: skip
+
+WORKERS_NOTICE = 5.0
+"""Seconds that worker processes may take to notice that their run was killed."""
 
 
 class RunFolder:
@@ -60,17 +65,25 @@ class RunFolder:
                 _clear(self.path)
 
     def _take_lock(self) -> None:
-        self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            owner = os.read(self._lock, 100).decode(errors="replace").strip()
-            os.close(self._lock)
-            raise RunFolderError(
-                f"{self.path} is in use by process {owner or 'unknown'}. Wait for it or give another --out."
-            ) from error
-        os.ftruncate(self._lock, 0)
-        os.write(self._lock, str(os.getpid()).encode())
+        """Take the lock; that of a dead process is free as soon as its worker processes have noticed."""
+        lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        deadline = time.monotonic() + WORKERS_NOTICE
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                owner = os.pread(lock, 100, 0).decode(errors="replace").strip()
+                if time.monotonic() > deadline or not owner.isdecimal() or Path("/proc", owner).exists():
+                    os.close(lock)
+                    raise RunFolderError(
+                        f"{self.path} is in use by process {owner or 'unknown'}. "
+                        "Wait for it or give another --out."
+                    ) from error
+                time.sleep(0.1)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        self._lock = lock
 
     def close(self) -> None:
         """Give the folder free (a process that dies gives it free too)."""
@@ -92,6 +105,24 @@ class RunFolder:
             os.fsync(file.fileno())
             self.metrics_bytes = file.tell()
         self._digest.update(line)
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is something to go on from; a run stopped in its warm start has to start anew."""
+        return self.checkpoints.any() or bool(self.read_metrics())
+
+    def append_release(self, clients: Sequence[int], releases: int) -> None:
+        """Append to ``releases.jsonl``, before it happens, that these clients release something."""
+        line = json.dumps({"clients": [int(client) for client in clients], "releases": releases}) + "\n"
+        path = self.path / "releases.jsonl"
+        with explained(path), open(path, "a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read_releases(self) -> list[tuple[list[int], int]]:
+        """Return who released how often, as far as that was written down."""
+        return [(record["clients"], record["releases"]) for record in _records(self.path / "releases.jsonl")]
 
     @property
     def metrics_digest(self) -> str:
@@ -165,7 +196,10 @@ def _clear(folder: Path) -> None:
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Return the rounds recorded in a run folder; an unfinished last line is passed over."""
-    path = folder / "metrics.jsonl"
+    return _records(folder / "metrics.jsonl")
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
         records = [json.loads(line) for line in lines]

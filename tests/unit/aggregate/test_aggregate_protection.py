@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from fedcue.aggregate.mean import sum_updates
 from fedcue.config import dump, load
@@ -11,6 +12,7 @@ from fedcue.errors import ConfigError, FedcueError
 from fedcue.federate.budget import Budget
 from fedcue.federate.protection import Protection, check_protection, fresh_stream
 from fedcue.federate.sampling import sample_clients
+from fedcue.types import Update
 
 TEN = "clients_per_round=10"
 CLIENTS = np.arange(18)
@@ -46,8 +48,8 @@ def test_methods_that_average_can_be_protected(method, settings):
     ("settings", "reason"),
     [
         (["method=sgpt", "privacy=dp"], "counts, of which no sensitivity is declared"),
-        (["method=sgpt", "aggregate=median"], "no mean over clients is taken of its counts"),
-        (["method=pfedpg", "aggregate=krum"], "no mean over clients is taken of its prompt_change"),
+        (["method=sgpt", "aggregate=median"], "there is no rule for its counts"),
+        (["method=pfedpg", "aggregate=krum"], "there is no rule for its prompt_change"),
         (["method=pfedpg", "aggregate.norm_bound=1.0"], "norm_bound=1.0 cannot protect pfedpg"),
         (["method=pfedpg", "privacy=dp"], "Give privacy.where=local"),
         (["method=fedvpt", "privacy=paper"], "fedvpt sends none"),
@@ -128,3 +130,14 @@ def test_paper_noise_is_labelled():
     summary = Budget.of(config, CLIENTS, records=1000).summary()["privacy"]
     assert "not differential privacy" in summary["label"]
     assert "epsilon" not in summary
+
+
+@pytest.mark.parametrize("rule", ["aggregate.norm_bound=median", "aggregate=median"])
+def test_how_many_images_a_client_claims_does_not_move_a_class_mean(rule):
+    config = config_of("method=ncm", rule)
+    means, updates = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]]), []
+    for client, count in enumerate([1, 1, 1, 2, 10**9]):
+        tensors = {"centroids": means * count, "holds": torch.tensor([count])}
+        updates.append(Update(client, 1, tensors))
+    sums = Protection.of(config, config.privacy).combine({}, "warm up")(updates)
+    torch.testing.assert_close(sums.total("centroids") / sums.total("holds")[:, None], means)

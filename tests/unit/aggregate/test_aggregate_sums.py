@@ -12,16 +12,23 @@ from fedcue.registry import METHODS
 AVERAGED = [name for name in METHODS.builtin if "own" not in METHODS.get(name)().kinds().values()]
 
 
-def in_parts(updates, weighting="uniform", plain=()) -> Sums:
-    """Add up as a secure sum would: each client's own terms, in another order, then their sum."""
-    whole = Sums()
-    for update in reversed(list(updates)):
-        part = sum_updates([update], weighting, plain)
-        whole.weight += part.weight
-        whole.updates += part.updates
-        for name, tensor in part.tensors.items():
-            whole.tensors[name] = whole.tensors.get(name, 0) + tensor
-    return whole
+class Recorded:
+    """Adds up as a secure sum would, each client's own terms in another order, and keeps the sums."""
+
+    def __call__(self, updates, weighting="uniform", plain=()) -> Sums:
+        self.sums = Sums()
+        for update in reversed(list(updates)):
+            part = sum_updates([update], weighting, plain)
+            self.sums.weight += part.weight
+            self.sums.updates += part.updates
+            for name, tensor in part.tensors.items():
+                self.sums.tensors[name] = self.sums.tensors.get(name, 0) + tensor
+        return self.sums
+
+    def again(self, updates, weighting="uniform", plain=()) -> Sums:
+        """Return the same sums to a server that was given no update at all."""
+        assert not list(updates)
+        return self.sums
 
 
 def test_only_pfedpg_keeps_something_of_each_client():
@@ -34,12 +41,15 @@ def test_an_aggregate_follows_from_the_sums_alone(name, weighting):
     tiny = TinyFederation(METHODS.get(name)(weighting=weighting), images=8)
     replies = [tiny.method.warm_up(tiny.visit(client)) for client in range(3)]
     replies = [reply for reply in replies if reply is not None]
+    recorded = Recorded()
     start = tiny.method.start(tiny.setting, 0, replies)
-    secure = tiny.method.start(tiny.setting, 0, replies, in_parts)
+    tiny.method.start(tiny.setting, 0, replies, recorded)
+    secure = tiny.method.start(tiny.setting, 0, [], recorded.again if replies else sum_updates)
     for key in start.tensors:
         torch.testing.assert_close(secure.tensors[key], start.tensors[key])
     updates = [tiny.update(start, client)[0] for client in range(3)]
     plain = tiny.method.aggregate(start, updates)
-    secure = tiny.method.aggregate(start, updates, in_parts)
+    tiny.method.aggregate(start, updates, recorded)
+    secure = tiny.method.aggregate(start, [], recorded.again)
     for key in plain.tensors:
         torch.testing.assert_close(secure.tensors[key], plain.tensors[key])
