@@ -110,10 +110,11 @@ class Site:
     ) -> Prediction:
         """Test some clients together (one at a time where the method keeps memories)."""
         predicted = []
-        with torch.no_grad(), _at_a_client():
+        with _at_a_client():
             samples, tensors = self.prepare_test(clients, download, memory, final)
-            for batch in samples.batches(self.config.evaluation.chunk):
-                predicted.append(self.method.predict(self.model, tensors, batch).argmax(1).cpu())
+            with torch.no_grad():
+                for batch in samples.batches(self.config.evaluation.chunk):
+                    predicted.append(self.method.predict(self.model, tensors, batch).argmax(1).cpu())
         return Prediction(
             np.concatenate([self.test_images(client) for client in clients]),
             np.concatenate([np.full(self.test_size(client), client) for client in clients]),
