@@ -6,9 +6,6 @@ import re
 import tomllib
 from datetime import datetime
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
 
 from fedcue.config import dump, flat, resolve
 from fedcue.errors import ConfigError, RunFolderError
@@ -46,19 +43,21 @@ def check_same_run(config: RunConfig, folder: Path) -> None:
 
 def check_state(roster: Roster, state: ServerState) -> None:
     """Refuse a checkpoint whose tensors are not those of the method."""
-    first = roster.method.initial(roster.setting, roster.config.seed)
-    for name in dict.fromkeys((*first, *roster.method.sent())):
-        found, wanted = state.tensors.get(name), first.get(name)
-        fits = found is not None and (wanted is None or _form(found) == _form(wanted))
-        if not fits:
-            raise RunFolderError(
-                f"The checkpoint's {name} does not fit {roster.method.name} on this data. "
-                "Start again with --overwrite or another --out."
-            )
-
-
-def _form(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype
+    method, seed = roster.method, roster.config.seed
+    wrong = ""
+    for name, tensor in method.initial(roster.setting, seed).items():
+        found = state.tensors.get(name)
+        if found is None or (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
+            wrong = name
+    try:
+        method.download(state, int(roster.training_clients[0]), seed)
+    except (KeyError, IndexError, RuntimeError) as error:
+        wrong = wrong or " ".join(str(error).split())[:100]
+    if wrong:
+        raise RunFolderError(
+            f"The checkpoint's {wrong} does not fit {method.name} on this data. "
+            "Start again with --overwrite or another --out."
+        )
 
 
 def difference(config: RunConfig, folder: Path, free: tuple[str, ...]) -> str:
