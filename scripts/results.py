@@ -9,10 +9,12 @@ become PATH/NAME.
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tomllib
 from pathlib import Path
+from statistics import fmean
 
 import tomli_w
 
@@ -21,9 +23,16 @@ from fedcue.report import tables
 from fedcue.report.catalogue import build
 from fedcue.report.draw import save
 from fedcue.report.runs import find_runs
-from fedcue.report.series import series_of
+from fedcue.report.series import method_label, series_of
 
 KEPT = ("summary.json", "metrics.jsonl", "clients.csv")
+SPLITS = {
+    "cifar100-pathological": "CIFAR-100, 10 classes a client",
+    "cifar100-dirichlet": "CIFAR-100, Dir(0.3)",
+    "tinyimagenet-pathological": "Tiny-ImageNet, 10 classes a client",
+    "pacs": "PACS, by domain",
+}
+CHANGES = {"whiten=true": ", whitened", "logit_prior=test": " + log prior"}
 ORDER = ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "pfedpg", "ppt", "pep", "ncm", "cue")
 
 
@@ -68,6 +77,34 @@ def tabulate(recipe: Path) -> None:
             save(build(name, series_of(runs)), recipe / f"{name}.png")
 
 
+def overview(target: Path) -> str:
+    """Return one table of all recipes: mean / worst / held-out accuracy of each method, with its control."""
+    seen = [recipe for recipe in SPLITS if (target / recipe).is_dir()]
+    groups: dict[tuple[int, str], dict[str, list[Path]]] = {}
+    for recipe in seen:
+        for file in sorted((target / recipe).glob("*/summary.json")):
+            method, changes = variant(file.parent)
+            if set(changes.split()) <= set(CHANGES):
+                group = groups.setdefault((ORDER.index(method), changes), {})
+                group.setdefault(recipe, []).append(file)
+    lines = [["", *(SPLITS[recipe] for recipe in seen)], ["---", *["---:"] * len(seen)]]
+    for (place, changes), files in sorted(groups.items(), key=lambda item: item[0]):
+        label = method_label(ORDER[place]) + "".join(CHANGES[change] for change in changes.split())
+        lines.append([label, *(accuracies(files.get(recipe, [])) for recipe in seen)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def accuracies(files: list[Path]) -> str:
+    """Return mean / worst / held-out accuracy in %, averaged over seeds, or a dash."""
+    if not files:
+        return "–"
+    summaries = [json.loads(file.read_text()) for file in files]
+    names = ("mean_accuracy", "worst_accuracy", "heldout_mean_accuracy")
+    values = [[summary[name] for summary in summaries] for name in names]
+    shown = ["n/a" if None in seeds else f"{100 * fmean(seeds):.1f}" for seeds in values]
+    return " / ".join(shown) + (f" ({len(files)} seeds)" if len(files) > 1 else "")
+
+
 def main() -> None:
     """Keep runs, if a folder of them is given; then make every table and figure anew."""
     target = Path(sys.argv[1])
@@ -75,6 +112,7 @@ def main() -> None:
         keep(Path(sys.argv[2]), target)
     for recipe in sorted(path for path in target.iterdir() if path.is_dir()):
         tabulate(recipe)
+    (target / "overview.md").write_text(overview(target))
 
 
 if __name__ == "__main__":
