@@ -239,6 +239,7 @@ BAD_TENSORS = {
     "missing": (_without("blocks.1.mlp.fc2.bias"), "missing blocks.1.mlp.fc2.bias"),
     "extra": (random_tensors() | {"blocks.0.extra": torch.zeros(1)}, "unknown blocks.0.extra"),
     "misshapen": (random_tensors() | {"norm.weight": torch.zeros(3)}, "norm.weight has shape"),
+    "no positions": (random_tensors() | {"pos_embed": torch.zeros(1, 1, 64)}, "pos_embed has shape"),
     "not a vit": ({"weight": torch.zeros(3)}, "does not hold a ViT"),
     "not finite": (random_tensors() | {"norm.bias": torch.full((64,), torch.nan)}, "not finite"),
 }

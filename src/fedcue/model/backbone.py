@@ -74,7 +74,7 @@ def _require_files(folder: Path) -> None:
     missing = [file for file in FILES if not (folder / file).is_file()]
     if missing:
         raise BackboneError(
-            f"Backbone folder {folder} has no {' and no '.join(missing)}. It needs "
+            f"Backbone folder {folder} has no {' and no '.join(missing)}. Give a folder with "
             f"{' and '.join(FILES)}, as in a timm repository on the hub (pickled weights are not read)."
         )
 

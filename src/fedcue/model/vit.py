@@ -160,10 +160,14 @@ class VisionTransformer(nn.Module):
 
 
 def interpolate_positions(positions: Tensor, patches: int, prefix: int) -> Tensor:
-    """Resample a square grid of position embeddings to ``patches`` patches, as timm does."""
-    if positions.shape[1] == prefix + patches:
+    """Resample a square grid of position embeddings to ``patches`` patches, as timm does.
+
+    What is no square grid comes back as it is, and does not fit the model.
+    """
+    there = positions.shape[1] - prefix
+    old, new = math.isqrt(max(there, 0)), math.isqrt(patches)
+    if there in (0, patches) or old**2 != there:
         return positions
-    old, new = math.isqrt(positions.shape[1] - prefix), math.isqrt(patches)
     grid = positions[:, prefix:].float().reshape(1, old, old, -1).permute(0, 3, 1, 2)
     grid = F.interpolate(grid, size=(new, new), mode="bicubic", antialias=True)
     return torch.cat([positions[:, :prefix], grid.permute(0, 2, 3, 1).flatten(1, 2)], 1)
