@@ -91,7 +91,7 @@ def _is_file(path: Path) -> bool:
 def resolve(
     settings: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, name: str = "custom"
 ) -> RunConfig:
-    """Validate settings: recipe, then its scale, the profile, the method's own table, overrides.
+    """Validate settings: recipe, then its scale, the profile, the method's own tables, overrides.
 
     What a method fixes goes before all of these.
     """
@@ -105,8 +105,8 @@ def _resolve(settings: Mapping[str, Any], overrides: dict[str, Any], name: str) 
     merged: dict[str, Any] = {"recipe": name}
     merge(merged, {key: value for key, value in settings.items() if key not in RECIPE_ONLY})
     scale = overrides.pop("scale", None)
-    if scale is not None:
-        merge(merged, _choice("scale", scale, _table(settings, "scale")))
+    scaled = {} if scale is None else _choice("scale", scale, _table(settings, "scale"))
+    merge(merged, {key: value for key, value in scaled.items() if key != "per_method"})
     profile = overrides.pop("profile", settings.get("profile"))
     names = dict(merged)
     merge(names, overrides)
@@ -114,7 +114,8 @@ def _resolve(settings: Mapping[str, Any], overrides: dict[str, Any], name: str) 
     merge(merged, {"method": method})  # before its own tables, which a new name would drop
     if profile is not None:
         merge(merged, _choice("profile", profile, getattr(METHODS.get(method), "profiles", {})))
-    merge(merged, _table(_table(settings, "per_method"), method))
+    for table in (settings, scaled):
+        merge(merged, _table(_table(table, "per_method"), method))
     merge(merged, overrides)
     merge(merged, getattr(METHODS.get(method), "fixed", {}))
     return _validate(merged)

@@ -385,6 +385,20 @@ def test_trials_are_tested_on_validation_images_only(tmp_path: Path) -> None:
     assert {job.config.evaluation.on for job in grid.jobs(tmp_path)} == {"validation"}
 
 
+def test_what_was_chosen_at_a_scale_holds_at_that_scale(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        'data="digits"\nmethod="pep"\n[partition]\nname="iid"\nclients=3\n'
+        "[scale.cpu.per_method.pep.training]\nlr=9.0\nepochs=2\n"
+    )
+    grid = Grid(str(recipe), {"scale": "cpu"}, ("pep",), (0,), {"training.lr": (0.25,)})
+    choices = {"pep": tune.Choice(tune.Trial("pep", {"training.lr": 0.25}, (0.5,)), ())}
+    tuned = tune.write_recipe(tmp_path, grid, choices)
+    small = load(tuned, ["scale=cpu"]).training
+    assert (small.lr, small.epochs) == (0.25, 2)
+    assert load(tuned).training.lr == 0.1
+
+
 def test_a_tuned_recipe_gives_what_the_trial_ran_with(tmp_path: Path) -> None:
     recipe = tmp_path / "r.toml"
     recipe.write_text(

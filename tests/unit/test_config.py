@@ -47,9 +47,13 @@ def test_scale_profile_and_per_method_are_applied_in_order(tmp_path: Path) -> No
     recipe.write_text(
         'data="digits"\nmethod="fedvpt"\nrounds=9\n[partition]\nname="iid"\nclients=3\n'
         "[scale.cpu]\nrounds=2\n[scale.cpu.training]\nepochs=1\n"
-        "[per_method.fedvpt.training]\nprompt_lr=3.0\n"
+        "[per_method.fedvpt.training]\nprompt_lr=3.0\nhead_lr=3.0\n"
+        "[scale.cpu.per_method.fedvpt.training]\nhead_lr=0.5\n"
     )
     assert load(recipe).rounds == 9
+    assert load(recipe).training.head_lr == 3.0
+    assert load(recipe, ["scale=cpu"]).training.head_lr == 0.5
+    assert load(recipe, ["scale=cpu", "method=head"]).training.head_lr is None
     small = load(recipe, ["scale=cpu"])
     assert (small.rounds, small.training.epochs, small.training.prompt_lr) == (2, 1, 3.0)
     assert load(recipe, ["scale=cpu", "rounds=5", "training.prompt_lr=1"]).training.prompt_lr == 1
@@ -147,7 +151,14 @@ def test_another_backbone_keeps_the_image_size() -> None:
 
 
 @pytest.mark.parametrize(
-    "table", ["scale = 3", "per_method = 3", "per_method = {pep = 3}", "scale = {cpu = 3}"]
+    "table",
+    [
+        "scale = 3",
+        "per_method = 3",
+        "per_method = {pep = 3}",
+        "scale = {cpu = 3}",
+        "scale = {cpu = {per_method = 3}}",
+    ],
 )
 def test_what_should_be_a_table_and_is_not_is_explained(tmp_path: Path, table: str) -> None:
     recipe = tmp_path / "r.toml"

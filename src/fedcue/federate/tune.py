@@ -139,13 +139,17 @@ def write_trials(out: Path, grid: Grid, trials: Sequence[Trial], choices: Mappin
 
 
 def write_recipe(out: Path, grid: Grid, choices: Mapping[str, Choice]) -> Path:
-    """Write ``tuned.toml``: the recipe with each method's choice; line 1 is the command that runs it."""
+    """Write ``tuned.toml``: the recipe with each method's choice; line 1 is the command that runs it.
+
+    What was chosen at a scale holds at that scale.
+    """
     _, settings = read_recipe(grid.recipe)
     tuned = copy.deepcopy(settings)
-    tables = dict(tuned.get("per_method", {}))
+    place = tuned["scale"][grid.overrides["scale"]] if "scale" in grid.overrides else tuned
+    tables = dict(place.get("per_method", {}))
     for method, choice in choices.items():
         tables[method] = _table(method, choice.trial.changes, tables.get(method, {}))
-    tuned["per_method"] = tables
+    place["per_method"] = tables
     path = out / "tuned.toml"
     given = [f"{key}={show(value)}" for key, value in grid.overrides.items() if key != "evaluation.on"]
     command = shlex.join(["fedcue", "compare", str(path), "--methods", ",".join(choices), *given])
