@@ -38,6 +38,10 @@ class ClientError(FedcueError):
     """A client failed; the message names the client, the round and the step."""
 
 
+class BudgetSpent(FedcueError):  # noqa: N818
+    """What is asked for next would spend more privacy than is allowed."""
+
+
 class Interrupted(Exception):  # noqa: N818
     """The user stopped the run (SIGINT or SIGTERM); nothing of the finished rounds is lost."""
 

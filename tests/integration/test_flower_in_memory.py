@@ -26,7 +26,7 @@ from memory_grid import MemoryGrid, Node, nodes
 from test_run import without_times
 
 import fedcue
-from fedcue.errors import ClientError, FedcueError
+from fedcue.errors import ClientError, FedcueError, RunFolderError
 from fedcue.federate.federation import Federation
 from fedcue.federate.observer import Silent
 from fedcue.federate.sampling import sample_clients
@@ -35,7 +35,7 @@ from fedcue.flower.memory import MemoryStore
 from fedcue.flower.messages import TRAIN, read_outcomes, write_outcomes
 from fedcue.flower.server_app import Deployment, serve
 from fedcue.model.backbone import locate
-from fedcue.record.folder import read_metrics
+from fedcue.record.folder import RunFolder, read_metrics
 from fedcue.registry import METHODS
 from fedcue.types import ClientMemory
 
@@ -315,6 +315,44 @@ def test_a_round_that_a_dead_server_asked_for_stays_spent(
     result = serve(MemoryGrid(members), settings, Silent())
     assert result.summary["privacy"]["releases_of_one_client"] == 4
     assert result.summary["privacy"]["epsilon"] > whole.summary["privacy"]["epsilon"]
+
+
+def test_a_journal_survives_a_line_cut_short_and_is_not_believed_when_damaged(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.append_release([0, 2], 1)
+    with (tmp_path / "releases.jsonl").open("a") as file:
+        file.write('{"clients": [1')
+    folder.append_release([1], 2)
+    assert folder.read_releases() == [([0, 2], 1), ([1], 2)]
+    for damage in ["{}", '{"clients": 3, "releases": 1}', '{"clients": [0], "releases": -5}', "[]", "?"]:
+        (tmp_path / "releases.jsonl").write_text(damage + "\n")
+        with pytest.raises(RunFolderError, match="damaged"):
+            folder.read_releases()
+
+
+def test_a_private_deployment_without_its_journal_does_not_go_on(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    options = ("method=fedvpt", "heldout=0", "clients_per_round=5", "privacy=dp")
+    members, settings = nodes(2, tmp_path / "a"), deployment(tmp_path / "run", *options)
+    serve(MemoryGrid(members), settings, Silent())
+    (tmp_path / "run" / "summary.json").unlink()
+    (tmp_path / "run" / "releases.jsonl").unlink()
+    with pytest.raises(RunFolderError, match="0 releases for 2 rounds.*Put releases.jsonl back"):
+        serve(MemoryGrid(members), settings, Silent())
+
+
+def test_a_deployment_without_checkpoints_starts_anew_but_a_private_one_needs_them(tmp_path: Path) -> None:
+    members = nodes(2, tmp_path / "a")
+    settings = deployment(tmp_path / "run", "method=head", "checkpoint.every=0")
+    first = serve(MemoryGrid(members), settings, Silent())
+    (tmp_path / "run" / "summary.json").unlink()
+    again = serve(MemoryGrid(members), settings, Silent())
+    assert [record["mean_accuracy"] for record in again.rounds] == [
+        record["mean_accuracy"] for record in first.rounds
+    ]
+    private = deployment(tmp_path / "private", "method=fedvpt", "privacy=dp", "checkpoint.every=0")
+    with pytest.raises(FedcueError, match="privacy=dp needs checkpoints"):
+        serve(MemoryGrid(members), private, Silent())
 
 
 def test_a_sample_that_clients_can_compute_is_not_called_secret(tmp_path: Path) -> None:

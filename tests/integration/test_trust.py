@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from rich.console import Console
 from support import SMALL
 
+from fedcue.cli.run import print_result
 from fedcue.config import load
-from fedcue.errors import FedcueError, RunFolderError
+from fedcue.errors import ClientError, FedcueError, RunFolderError
 from fedcue.federate.federation import Federation
 from fedcue.federate.run import run
+from fedcue.report.tables import compare
+from fedcue.types import ClientMemory
 
 
 @pytest.mark.parametrize("where", ["central", "local"])
@@ -74,6 +78,66 @@ def test_a_client_that_fails_outside_training_is_named_and_left_out(tmp_path, mo
     if step == "evaluate":
         lines = (tmp_path / "run" / "clients.csv").read_text().splitlines()
         assert [line.endswith(",") for line in lines[1:]] == [False, True, False, False, False]
+
+
+def test_clients_that_could_not_be_tested_are_named_in_the_summary(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Troubled, "step", "evaluate")
+    monkeypatch.setattr("fedcue.federate.run.Federation", Troubled)
+    result = run(load("default", [*SMALL, "method=ncm", "heldout=0"]), tmp_path / "run")
+    assert result.summary["untested"] == [{"client": 1, "reason": "ValueError: its disk is on fire"}]
+    print_result(Console(), result)
+    assert "1 clients could not be tested and are left out: 1" in capsys.readouterr().out
+    note = compare({("ncm", ""): [tmp_path / "run"]}, 0.8).note
+    assert note.endswith("Clients that could not be tested and are left out: 1 of ncm.")
+
+
+def test_a_run_of_which_no_training_client_can_be_tested_ends_in_words(tmp_path, monkeypatch):
+    def only_heldout(self: Troubled, clients: Any, *rest: Any) -> Any:
+        if not self.roster.heldout[list(clients)].all():
+            raise ValueError("its disk is on fire")
+        return Federation.prepare_test(self, clients, *rest)
+
+    monkeypatch.setattr(Troubled, "prepare_test", only_heldout)
+    monkeypatch.setattr("fedcue.federate.run.Federation", Troubled)
+    with pytest.raises(
+        FedcueError, match=r"No client that trains could be tested \(client .*disk is on fire"
+    ):
+        run(load("default", [*SMALL, "method=head", "heldout=1"]), tmp_path / "run")
+
+
+def test_tests_have_a_time_limit_too(tmp_path):
+    federation = Federation(load("default", [*SMALL, "method=head", "client_timeout=1e-9"]))
+    state = federation.method.start(federation.setting, 0, [])
+    with pytest.raises(ClientError, match="took longer than client_timeout"):
+        federation.test([0], federation.method.download(state, 0, 0), ClientMemory(), final=True)
+
+
+def test_noise_that_hides_every_class_ends_the_run_in_words(tmp_path):
+    pytest.importorskip("dp_accounting")
+    private = ["privacy=dp", "privacy.max_epsilon=0.2", "method=ncm"]
+    with pytest.raises(FedcueError, match=r"No class is known.*privacy.max_epsilon"):
+        run(load("default", [*SMALL, *private]), tmp_path / "run")
+
+
+def test_a_private_run_whose_rounds_are_drawn_again_ends_within_its_budget(tmp_path, monkeypatch):
+    """A round that fails is spent all the same; the run ends earlier, with its model and what was spent."""
+    pytest.importorskip("dp_accounting")
+    monkeypatch.setattr(Troubled, "_visit", Federation._visit)
+
+    def failing_once(self: Troubled, download: Any, memory: Any) -> Any:
+        if download.round == 0 and not (tmp_path / f"failed-{download.client}").exists():
+            (tmp_path / f"failed-{download.client}").touch()
+            raise ClientError("it tripped")
+        return Federation.train(self, download, memory)
+
+    monkeypatch.setattr(Troubled, "train", failing_once)
+    monkeypatch.setattr("fedcue.federate.run.Federation", Troubled)
+    settings = ["method=fedvpt", "privacy=dp", "privacy.max_epsilon=6", "heldout=0", "clients_per_round=5"]
+    result = run(load("default", [*SMALL, *settings, "rounds=3"]), tmp_path / "run")
+    assert result.summary["rounds"] == 2
+    assert "Round 3 would spend" in result.summary["ended_early"]
+    assert result.summary["privacy"]["epsilon"] <= 6
+    assert (tmp_path / "run" / "model.safetensors").is_file()
 
 
 def test_too_few_answers_before_round_0_end_the_run_in_words(tmp_path, monkeypatch):

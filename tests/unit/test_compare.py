@@ -385,6 +385,28 @@ def test_trials_are_tested_on_validation_images_only(tmp_path: Path) -> None:
     assert {job.config.evaluation.on for job in grid.jobs(tmp_path)} == {"validation"}
 
 
+def test_a_tuned_recipe_keeps_what_the_recipe_says_of_a_method_at_every_scale(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        'data="digits"\nmethod="pep"\n[partition]\nname="iid"\nclients=3\n'
+        "[per_method.pfedpg.training]\nlr=0.5\n[scale.cpu]\nrounds=2\n"
+    )
+    values = {"profile": ("native",)}
+    grid = Grid(str(recipe), {"scale": "cpu"}, ("pfedpg",), (0,), values)
+    choices = {"pfedpg": tune.Choice(tune.Trial("pfedpg", {"profile": "native"}, (0.5,)), ())}
+    tuned = tune.write_recipe(tmp_path, grid, choices)
+    ran, again = grid.jobs(tmp_path)[0].config, load(tuned, ["scale=cpu", "method=pfedpg"])
+    assert again.training == ran.training
+    assert again.training.lr == 0.5
+
+
+def test_a_trial_that_left_clients_untested_is_not_chosen(tmp_path: Path) -> None:
+    for name, more in {"a": {}, "b": {"untested": [{"client": 1, "reason": "nan"}]}}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").write_text(json.dumps({"mean_accuracy": 0.5, **more}))
+    assert list(tune._accuracies([tmp_path / "a", tmp_path / "b"])) == [0.5]
+
+
 def test_what_was_chosen_at_a_scale_holds_at_that_scale(tmp_path: Path) -> None:
     recipe = tmp_path / "r.toml"
     recipe.write_text(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -41,6 +41,12 @@ class Ledger:
         self.rounds += 1
         for client in clients:
             self.releases[client] += releases
+
+    def after(self, clients: Iterable[int], releases: int) -> Ledger:
+        """Return the ledger as it would be after such a round."""
+        ledger = replace(self, releases=self.releases.copy())
+        ledger.add(clients, releases)
+        return ledger
 
     @property
     def most(self) -> int:

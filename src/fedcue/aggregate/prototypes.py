@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedcue.aggregate.mean import Sums
+from fedcue.errors import FedcueError
 from fedcue.types import Tensors
 
 
@@ -112,6 +113,11 @@ def prototype_head(
 def head_from_sums(sums: Sums, scale: float, whiten: bool) -> dict[str, Tensor]:
     """Return the head of all clients' class means, from their summed class sums, counts and moments."""
     counts = sums.total("holds")
+    if not (counts > 0).any():
+        raise FedcueError(
+            "No class is known of any client, so that there is nothing to make a head of. With privacy=dp "
+            "the noise hides all classes: give a larger privacy.max_epsilon, or clients with more images."
+        )
     means = first_prototypes(sums.total("centroids"), counts)["prototypes"][0]
     transform = whitening(sums.total("moments"), means, counts) if whiten else None
     return prototype_head(means, counts > 0, scale, transform)

@@ -174,6 +174,6 @@ class Krum(Robust):
         """Return the sums of the chosen updates."""
         if not changed(updates, reference):
             return by_row(updates, reference, len(updates))
-        keep = self.keep or max(len(updates) - self.attackers, 1)
-        chosen = krum(agreement(updates, reference), self.attackers, keep)
+        most = max(len(updates) - self.attackers, 1)
+        chosen = krum(agreement(updates, reference), self.attackers, min(self.keep or most, most))
         return sum_updates([updates[index] for index in chosen], weighting, plain)

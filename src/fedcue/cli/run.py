@@ -81,4 +81,10 @@ def print_result(console: Console, result: Result) -> None:
         + f"  ({summary['seconds']:.0f} s)",
         highlight=False,
     )
+    if "ended_early" in summary:
+        console.print(f"ended after round {summary['rounds']}: {summary['ended_early']}", highlight=False)
+    if "untested" in summary:
+        names = ", ".join(str(failure["client"]) for failure in summary["untested"][:10])
+        count = len(summary["untested"])
+        console.print(f"{count} clients could not be tested and are left out: {names}", highlight=False)
     console.print(f"results in {result.folder}", highlight=False)

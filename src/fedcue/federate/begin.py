@@ -10,6 +10,7 @@ from pathlib import Path
 from fedcue.config import dump, flat, resolve
 from fedcue.errors import ConfigError, RunFolderError
 from fedcue.federate.grid import show
+from fedcue.federate.rehearsal import rehearse
 from fedcue.federate.roster import Roster
 from fedcue.settings import RunConfig
 from fedcue.types import ServerState
@@ -42,22 +43,21 @@ def check_same_run(config: RunConfig, folder: Path) -> None:
 
 
 def check_state(roster: Roster, state: ServerState) -> None:
-    """Refuse a checkpoint whose tensors are not those of the method."""
-    method, seed = roster.method, roster.config.seed
-    wrong = ""
-    for name, tensor in method.initial(roster.setting, seed).items():
-        found = state.tensors.get(name)
-        if found is None or (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
-            wrong = name
-    try:
-        method.download(state, int(roster.training_clients[0]), seed)
-    except (KeyError, IndexError, RuntimeError) as error:
-        wrong = wrong or " ".join(str(error).split())[:100]
-    if wrong:
-        raise RunFolderError(
-            f"The checkpoint's {wrong} does not fit {method.name} on this data. "
-            "Start again with --overwrite or another --out."
-        )
+    """Refuse a checkpoint whose tensors are not those of the method.
+
+    Tensors without rows at the start have one for each client that has been visited.
+    """
+    visited = None
+    for name, tensor in rehearse(roster).state.tensors.items():
+        found, shape = state.tensors.get(name), list(tensor.shape)
+        if found is not None and shape[:1] == [0] and found.ndim:
+            visited = len(found) if visited is None else visited
+            shape[0] = visited
+        if found is None or (list(found.shape), found.dtype) != (shape, tensor.dtype):
+            raise RunFolderError(
+                f"The checkpoint's {name} does not fit {roster.method.name} on this data. "
+                "Start again with --overwrite or another --out."
+            )
 
 
 def difference(config: RunConfig, folder: Path, free: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedcue.aggregate.accounting import Ledger, calibrate, version
 from fedcue.aggregate.privacy import DifferentialPrivacy, PaperNoise, Privacy
-from fedcue.errors import ConfigError, FedcueError
+from fedcue.errors import BudgetSpent, ConfigError
 from fedcue.federate.sampling import sample_clients, warm_start_clients
 from fedcue.settings import RunConfig
 
@@ -68,18 +68,18 @@ class Budget:
         self._release(list(clients), releases, f"Round {round_ + 1}")
 
     def _release(self, clients: Sequence[int], releases: int, when: str) -> None:
-        self.ledger.add(clients, releases)
-        privacy = self.privacy
-        if not isinstance(privacy, DifferentialPrivacy):
-            return
-        if self.epsilon > privacy.max_epsilon:
-            raise FedcueError(
-                f"{when} would spend epsilon={self.epsilon:.3f}, more than privacy.max_epsilon="
-                f"{privacy.max_epsilon:g} (what is done again is spent twice). "
-                "The model after the last round is in the newest checkpoint."
-            )
-        if self.journal is not None:
-            self.journal(clients, releases)
+        privacy, after = self.privacy, self.ledger.after(clients, releases)
+        if isinstance(privacy, DifferentialPrivacy) and privacy.noise is not None:
+            epsilon = after.epsilon(privacy.noise, privacy.delta)
+            if epsilon > privacy.max_epsilon:
+                raise BudgetSpent(
+                    f"{when} would spend epsilon={epsilon:.3f}, more than privacy.max_epsilon="
+                    f"{privacy.max_epsilon:g} (what is done again is spent twice). Give fewer rounds, more "
+                    "privacy.noise or a larger budget to a new run."
+                )
+            if self.journal is not None:
+                self.journal(clients, releases)
+        self.ledger = after
 
     def recount(self, journal: Iterable[tuple[Sequence[int], int]]) -> None:
         """Count again what a run's journal says was released."""

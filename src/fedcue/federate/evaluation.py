@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcue.errors import FedcueError
 from fedcue.evaluate.metrics import by_domain, summarise
 from fedcue.federate.backbone_accuracy import prototype_accuracy
 from fedcue.federate.federation import Federation
@@ -41,6 +42,13 @@ class Evaluation:
         count = partial(np.bincount, minlength=len(roster))
         return cls(roster, count(right), count(prediction.clients), prediction, missing)
 
+    def checked(self) -> Evaluation:
+        """Return the evaluation itself, unless it says nothing of the clients that train."""
+        if self.total[~self.roster.heldout].any():
+            return self
+        reasons = "; ".join(f"client {client}: {why}" for client, why in list(self.missing.items())[:3])
+        raise FedcueError(f"No client that trains could be tested ({reasons}). Mend them, then resume.")
+
     @property
     def accuracies(self) -> NDArray[np.float64]:
         """Accuracy of every client; nan where it is not known or the method cannot serve it."""
@@ -52,6 +60,11 @@ class Evaluation:
         out = {"heldout_mean_accuracy": None, "heldout_worst_accuracy": None}
         own, others = self.accuracies[known & ~heldout], self.accuracies[known & heldout]
         return {**summarise(own), **out, **summarise(others, "heldout_")}
+
+    def untested(self) -> dict[str, list[dict[str, Any]]]:
+        """Return, for a summary, which clients are not in these numbers and why, if there are any."""
+        missing = [{"client": client, "reason": why} for client, why in self.missing.items()]
+        return {"untested": missing} if missing else {}
 
     def domains(self) -> dict[str, dict[str, float]]:
         """Return accuracy by domain over the clients that train, if there are several domains."""

@@ -99,10 +99,10 @@ class Executor:
         missing = {outcome.client: outcome.reason for outcome in outcomes if isinstance(outcome, Failure)}
         parts = [outcome for outcome in outcomes if isinstance(outcome, Prediction)]
         if not parts:
-            reasons = "; ".join(f"client {client}: {why}" for client, why in list(missing.items())[:3])
-            raise FedcueError(f"No client could be tested ({reasons}). Mend the data, then resume.")
+            nothing = np.zeros(len(self.roster), dtype=np.int64)
+            return Evaluation(self.roster, nothing, nothing, missing=missing).checked()
         together = [np.concatenate([getattr(p, name) for p in parts]) for name in Prediction.__annotations__]
-        return Evaluation.of(self.roster, Prediction(*together), missing)
+        return Evaluation.of(self.roster, Prediction(*together), missing).checked()
 
     def insight(
         self, state: ServerState, memories: Mapping[int, ClientMemory], evaluation: Evaluation

@@ -81,7 +81,7 @@ class Protection:
 
 
 def _of_class_means(combine: Combine, kinds: Kinds) -> Combine:
-    """Let the class means of all clients count alike: how many images one claims is not trusted."""
+    """Let the class means of all clients count alike: what one claims of its images is not trusted."""
 
     def of_means(
         updates: Iterable[Update], weighting: Weighting = "uniform", plain: tuple[str, ...] = ()
@@ -92,14 +92,16 @@ def _of_class_means(combine: Combine, kinds: Kinds) -> Combine:
 
 
 def _class_means(update: Update, kinds: Kinds) -> Update:
+    """Return class means, and as holder of a class who has both a count and a mean of it."""
     tensors = dict(update.tensors)
     for name in [name for name in tensors if kinds.get(name) == "class_counts"]:
         counts = tensors[name]
-        if counts.dtype != torch.int64:  # holders alone were sent, or noise is on the counts
+        if counts.is_floating_point():  # noise is on them
             continue
-        tensors[name] = counts > 0
         for sums in [other for other in tensors if kinds.get(other) == "class_sums"]:
-            tensors[sums] = tensors[sums] / counts.clamp(min=1)[:, None]
+            means = torch.nan_to_num(tensors[sums], nan=0.0) / counts.long().clamp(min=1)[:, None]
+            tensors[name] = (counts > 0) & (means != 0).any(-1).all(0)
+            tensors[sums] = torch.where(tensors[name][:, None], means, 0.0)
     return replace(update, tensors=tensors)
 
 
@@ -116,6 +118,11 @@ def check_protection(config: RunConfig) -> None:
         )
     if not aggregation.plain:
         _check_robust(method, aggregation)
+    if method.replied() and config.warm_start != "all" and config.warm_start < aggregation.least:
+        raise ConfigError(
+            f"warm_start={config.warm_start} is too few for aggregate={aggregation.name}, which needs "
+            f"{aggregation.least} answers. Give warm_start={aggregation.least} or more, or warm_start=all."
+        )
     if method.weighting == "size" and (central or not aggregation.plain):
         reason = "privacy.where=central" if central else f"aggregate={_described(aggregation)}"
         raise ConfigError(

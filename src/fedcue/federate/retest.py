@@ -59,7 +59,8 @@ def retest(
         rounds = _rounds(folder, found)
         for record in rounds:
             target.append_metrics(record)
-        summary = {**summary, **found.metrics(), "domains": found.domains()}
+        summary.pop("untested", None)
+        summary |= {**found.metrics(), "domains": found.domains(), **found.untested()}
         again = {"of": folder.name, "seconds": time.perf_counter() - started}
         target.write_summary({**summary, "tested_again": again})
     finally:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcue.aggregate.privacy import DifferentialPrivacy
 from fedcue.config import dump
-from fedcue.errors import FedcueError, Interrupted
+from fedcue.errors import BudgetSpent, FedcueError, Interrupted, RunFolderError
 from fedcue.federate.begin import check_same_run, check_state, default_folder
 from fedcue.federate.engine import Engine, Failure
 from fedcue.federate.evaluation import Evaluation
@@ -100,12 +101,19 @@ class Run:
         self.observer.started(self.roster, self.folder.path)
         state = self._resume() if resume and self.folder.begun else self._start()
         try:
-            while state.round < self.config.rounds:
-                state = self._round(state)
-            return self._finish(state)
+            return self._finish(self._all_rounds(state))
         except (Interrupted, FedcueError):
             self.folder.checkpoints.write(self.last)
             raise
+
+    def _all_rounds(self, state: ServerState) -> ServerState:
+        """Do rounds until all are done, or the next one would spend more privacy than is allowed."""
+        try:
+            while state.round < self.config.rounds:
+                state = self._round(state)
+        except BudgetSpent as reason:
+            self.totals["ended_early"] = str(reason)
+        return state
 
     def _start(self) -> ServerState:
         self.folder.write_config(dump(self.config))
@@ -158,12 +166,22 @@ class Run:
         if self.roster.repeats_noise:
             self.budget.replay(records, ATTEMPTS)
         else:
-            self.budget.recount(self.folder.read_releases())
+            self.budget.recount(self._journal(checkpoint.state.round))
         for record in records:
             self.observer.finished_round(record)
         self.folder.write_config(dump(self.config))
         self.last = checkpoint
         return checkpoint.state
+
+    def _journal(self, rounds: int) -> list[tuple[list[int], int]]:
+        """Return what was released so far: a private run that did rounds released something."""
+        journal = self.folder.read_releases()
+        if isinstance(self.budget.privacy, DifferentialPrivacy) and len(journal) < rounds:
+            raise RunFolderError(
+                f"{self.folder.path} has a journal of {len(journal)} releases for {rounds} rounds, so that "
+                "what was spent is not known. Put releases.jsonl back, or start a new run."
+            )
+        return journal
 
     def _round(self, state: ServerState) -> ServerState:
         """Do one round: sample, download, train, aggregate, evaluate, record."""
@@ -240,6 +258,7 @@ class Run:
             "rounds": state.round,
             **evaluation.metrics(),
             "domains": evaluation.domains(),
+            **evaluation.untested(),
             **{f"total_{name}": value for name, value in sums.items()},
             **self.totals,
             "workers": self.engine.workers,
@@ -259,7 +278,7 @@ def _first(failures: Sequence[Failure]) -> str:
 
 def _with_missing(record: Mapping[str, Any], evaluation: Evaluation) -> dict[str, Any]:
     """Return the round's failures with those of its evaluation, if there are any."""
-    missing = [{"step": "evaluate", "client": c, "reason": why} for c, why in evaluation.missing.items()]
+    missing = [{"step": "evaluate", **failure} for failure in evaluation.untested().get("untested", [])]
     return {"failures": [*record.get("failures", []), *missing]} if missing else {}
 
 

@@ -109,11 +109,12 @@ class Site:
         self, clients: Sequence[int], download: Download, memory: ClientMemory, final: bool
     ) -> Prediction:
         """Test some clients together (one at a time where the method keeps memories)."""
-        predicted = []
+        predicted, deadline = [], self._deadline()
         with _at_a_client():
-            samples, tensors = self.prepare_test(clients, download, memory, final)
+            samples, tensors = self.prepare_test(clients, download, memory, final, deadline)
             with torch.no_grad():
                 for batch in samples.batches(self.config.evaluation.chunk):
+                    self._check(deadline)
                     predicted.append(self.method.predict(self.model, tensors, batch).argmax(1).cpu())
         return Prediction(
             np.concatenate([self.test_images(client) for client in clients]),
@@ -123,17 +124,22 @@ class Site:
         )
 
     def prepare_test(
-        self, clients: Sequence[int], download: Download, memory: ClientMemory, final: bool = False
+        self,
+        clients: Sequence[int],
+        download: Download,
+        memory: ClientMemory,
+        final: bool = False,
+        deadline: float | None = None,
     ) -> tuple[Samples, Tensors]:
         """Return the test images of some clients, under the priors asked for, and their tensors."""
         samples, kind = self.test_samples(clients), self.config.evaluation.priors
         if kind != "labels":
             even = -math.log(self.setting.classes)
             samples = replace(samples, log_priors=torch.full_like(samples.log_priors, even))
-        tensors = self._for_test(clients, download, memory, final, samples)
+        tensors = self._for_test(clients, download, memory, final, samples, deadline)
         if kind == "em":
             samples = replace(samples, log_priors=self._estimated_priors(clients, samples, tensors))
-            tensors = self._for_test(clients, download, memory, final, samples)
+            tensors = self._for_test(clients, download, memory, final, samples, deadline)
         return samples, tensors
 
     @torch.no_grad()
@@ -146,7 +152,13 @@ class Site:
         return torch.cat(priors).to(self.model.device)
 
     def _for_test(
-        self, clients: Sequence[int], download: Download, memory: ClientMemory, final: bool, samples: Samples
+        self,
+        clients: Sequence[int],
+        download: Download,
+        memory: ClientMemory,
+        final: bool,
+        samples: Samples,
+        deadline: float | None,
     ) -> Tensors:
         """Return the tensors these clients are tested with."""
         download, memory = self._placed(download, memory)
@@ -154,7 +166,8 @@ class Site:
             return self.method.personalize(self.model, download, samples.log_priors, memory)
         generator = torch_rng(self.config.seed, "test", clients[0], download.round)
         guard = self.protection.guard(clients[0], "test")
-        return self.method.for_test(self._visit(clients[0], generator, guard), download, memory, final)
+        visit = self._visit(clients[0], generator, guard, deadline)
+        return self.method.for_test(visit, download, memory, final)
 
     def _placed(self, download: Download, memory: ClientMemory) -> tuple[Download, ClientMemory]:
         """Return what a client has and gets, on the device it works on."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import csv
 import io
-import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -20,6 +19,7 @@ from fedcue.errors import ConfigError
 from fedcue.federate.compare import finished
 from fedcue.federate.grid import Grid, Job, Values, describe, product_of, show
 from fedcue.record.files import write_json, write_text
+from fedcue.record.folder import read_summary
 from fedcue.registry import METHODS
 
 BEFORE: Mapping[str, Any] = {"evaluation.every": 0, "snapshots": []}
@@ -78,14 +78,18 @@ def read_trials(grid: Grid, jobs: Sequence[Job]) -> list[Trial]:
     """Return what came of every combination, in the order of the grid."""
     folders = finished(jobs)
     return [
-        Trial(method, changes, tuple(map(_accuracy, folders[method, describe(changes)])))
+        Trial(method, changes, tuple(_accuracies(folders[method, describe(changes)])))
         for method in grid.methods
         for changes in product_of(grid.values)
     ]
 
 
-def _accuracy(folder: Path) -> float:
-    return float(json.loads((folder / "summary.json").read_text(encoding="utf-8"))["mean_accuracy"])
+def _accuracies(folders: Iterable[Path]) -> Iterator[float]:
+    """Yield what the runs reached; one that left clients untested says nothing."""
+    for folder in folders:
+        summary = read_summary(folder)
+        if not summary.get("untested"):
+            yield float(summary["mean_accuracy"])
 
 
 def choose(trials: Sequence[Trial], values: Values, seeds: int) -> dict[str, Choice]:
@@ -148,7 +152,10 @@ def write_recipe(out: Path, grid: Grid, choices: Mapping[str, Choice]) -> Path:
     place = tuned["scale"][grid.overrides["scale"]] if "scale" in grid.overrides else tuned
     tables = dict(place.get("per_method", {}))
     for method, choice in choices.items():
-        tables[method] = _table(method, choice.trial.changes, tables.get(method, {}))
+        before: dict[str, Any] = {}
+        for table in (tuned, place):
+            merge(before, table.get("per_method", {}).get(method, {}))
+        tables[method] = _table(method, choice.trial.changes, before)
     place["per_method"] = tables
     path = out / "tuned.toml"
     given = [f"{key}={show(value)}" for key, value in grid.overrides.items() if key != "evaluation.on"]

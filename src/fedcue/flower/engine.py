@@ -202,9 +202,7 @@ class FlowerEngine:
                 missing[outcome.client] = "it sent no score"
             else:
                 correct[outcome.client], total[outcome.client] = outcome.score
-        if not total.any():
-            raise FedcueError(f"No client answered the evaluation after round {state.round}.")
-        return Evaluation(roster, correct, total, missing=missing)
+        return Evaluation(roster, correct, total, missing=missing).checked()
 
     def insight(
         self, state: ServerState, memories: Mapping[int, ClientMemory], evaluation: Evaluation

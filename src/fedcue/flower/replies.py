@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedcue.data.client import ClientData
-from fedcue.data.dataset import Dataset
-from fedcue.data.sources import NoImages
 from fedcue.errors import ClientError
-from fedcue.federate.counting import Meter, counting_vit
-from fedcue.federate.outline import Counted, no_pixels
+from fedcue.federate.rehearsal import rehearse
 from fedcue.federate.roster import Roster
-from fedcue.types import ClientMemory, Tensors, Update, count_bytes
+from fedcue.types import Tensors, Update, count_bytes
 
 HEADER = 65536
 """Bytes that names and shapes may take beside the numbers."""
@@ -47,22 +42,6 @@ class Expected:
 
 
 def expected_replies(roster: Roster) -> tuple[Expected, Expected]:
-    """Return what is expected at the warm start and in a round.
-
-    A client without images that holds every class makes both once, on a backbone without weights.
-    """
-    classes = len(roster.classes)
-    labels, none = np.arange(classes), np.empty(0, dtype=np.int64)
-    priors = np.full(classes, 1 / classes)
-    client = ClientData(0, "", "", False, labels, labels, none, labels, labels, none, priors)
-    is_test = np.zeros(classes, dtype=np.bool_)
-    dataset = Dataset(roster.dataset, roster.classes, labels, is_test, NoImages("nothing", classes))
-    meter = Meter()
-    config = roster.config.model_copy(update={"device": "cpu", "client_timeout": None})
-    model = counting_vit(roster.architecture, meter)
-    site = Counted(config, dataset, [client], no_pixels(), model, roster.setting, roster.protection)
-    site.meter = meter
-    reply = site.warm_up(0)
-    state = roster.method.start(roster.setting, config.seed, [] if reply is None else [reply])
-    update, _ = site.train(roster.method.download(state, 0, config.seed), ClientMemory())
-    return Expected(reply), Expected(update)
+    """Return what is expected at the warm start and in a round."""
+    rehearsal = rehearse(roster)
+    return Expected(rehearsal.reply), Expected(rehearsal.update)

@@ -108,6 +108,10 @@ def check(config: RunConfig) -> None:
             "privacy.sample=secret is for simulations: in a deployment who takes part follows from the seed, "
             "which every client is told. Give privacy.sample=known."
         )
+    if getattr(config.privacy, "where", None) and not config.checkpoint.every:
+        raise ConfigError(
+            "privacy=dp needs checkpoints, so that no round is released twice. Give checkpoint.every=1."
+        )
     if config.method.keeps_memory and config.checkpoint.every != 1:
         raise ConfigError(
             f"With {config.method.name}, clients keep the memories of their last two visits only: give "
@@ -118,12 +122,13 @@ def check(config: RunConfig) -> None:
 def unfinished(path: Path, config: RunConfig) -> bool:
     """Tell whether the folder holds a run of the same settings that can be continued.
 
-    What was stopped before its first checkpoint may be replaced by a run with other settings.
+    What was stopped before its first checkpoint may be replaced by a run with other settings, and a run
+    without checkpoints starts anew.
     """
     file = path / "config.toml"
     if (path / "summary.json").is_file():
         raise RunFolderError(f"The run in {path} is finished. Give another out=FOLDER to start a new one.")
-    if not file.is_file():
+    if not file.is_file() or not config.checkpoint.every:
         return False
     settings = tomllib.loads(file.read_text(encoding="utf-8"))
     settings.pop("environment", None)

@@ -115,14 +115,26 @@ class RunFolder:
         """Append to ``releases.jsonl``, before it happens, that these clients release something."""
         line = json.dumps({"clients": [int(client) for client in clients], "releases": releases}) + "\n"
         path = self.path / "releases.jsonl"
-        with explained(path), open(path, "a", encoding="utf-8") as file:
-            file.write(line)
+        with explained(path), open(path, "a+b") as file:
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)  # a line cut short was followed by no release
+            file.write(line.encode())
             file.flush()
             os.fsync(file.fileno())
 
     def read_releases(self) -> list[tuple[list[int], int]]:
         """Return who released how often, as far as that was written down."""
-        return [(record["clients"], record["releases"]) for record in _records(self.path / "releases.jsonl")]
+        path = self.path / "releases.jsonl"
+        releases: list[tuple[list[int], int]] = []
+        for record in _records(path):
+            clients, count = record.get("clients"), record.get("releases")
+            numbers: list[Any] = [*clients, count] if isinstance(clients, list) else [None]
+            releases.append((numbers[:-1], numbers[-1]))
+            if not all(type(number) is int and number >= 0 for number in numbers) or count == 0:
+                raise RunFolderError(
+                    f"{path} is damaged, so that what was spent is not known. Start a new run."
+                )
+        return releases
 
     @property
     def metrics_digest(self) -> str:

@@ -31,6 +31,8 @@ class RunNumbers:
     seed: int
     values: Mapping[str, float | None]
     paper: Mapping[str, float] = field(default_factory=dict)
+    untested: int = 0
+    """Clients that could not be tested and are not in the accuracies."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,8 @@ def read_run(folder: Path, target: float) -> RunNumbers:
         values = {name: summary[name] for name in (*ACCURACIES, "seconds")}
         values |= _per_visit(rounds) | _to_target(rounds, summary, target)
         numbers = {name: _number(values[name]) for name in MEASURES}
-        return RunNumbers(folder, int(config["seed"]), numbers, paper_numbers(config))
+        untested = len(summary.get("untested", []))
+        return RunNumbers(folder, int(config["seed"]), numbers, paper_numbers(config), untested)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunFolderError(
             f"{folder} is not a finished run that can be read ({type(error).__name__}: {error}). "

@@ -83,7 +83,15 @@ class Comparison:
     @property
     def note(self) -> str:
         """What a reader must know of the numbers."""
-        return f"{NOTE} {paper.NOTE}" if any(row.paper for row in self.rows) else NOTE
+        missing = {row.label: sum(run.untested for run in row.runs) for row in self.rows}
+        named = ", ".join(f"{count} of {label}" for label, count in missing.items() if count)
+        return " ".join(
+            [
+                NOTE,
+                *[paper.NOTE] * any(row.paper for row in self.rows),
+                *[f"Clients that could not be tested and are left out: {named}."] * bool(named),
+            ]
+        )
 
     @property
     def differences(self) -> Table:

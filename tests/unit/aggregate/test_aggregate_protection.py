@@ -8,7 +8,7 @@ import torch
 
 from fedcue.aggregate.mean import sum_updates
 from fedcue.config import dump, load
-from fedcue.errors import ConfigError, FedcueError
+from fedcue.errors import BudgetSpent, ConfigError, FedcueError
 from fedcue.federate.budget import Budget
 from fedcue.federate.protection import Protection, check_protection, fresh_stream
 from fedcue.federate.sampling import sample_clients
@@ -54,6 +54,7 @@ def test_methods_that_average_can_be_protected(method, settings):
         (["method=pfedpg", "privacy=dp"], "Give privacy.where=local"),
         (["method=fedvpt", "privacy=paper"], "fedvpt sends none"),
         (["privacy=dp", "aggregate=median"], "aggregate=mean without norm_bound"),
+        (["aggregate=median", "warm_start=2"], "Give warm_start=5 or more"),
         (["privacy=dp", "method.weighting=size"], "method.weighting=uniform"),
         (["aggregate=median", "method.weighting=size"], "method.weighting=uniform"),
         (["aggregate=krum", "clients_per_round=6"], "clients_per_round=7 or more"),
@@ -119,6 +120,31 @@ def test_a_resumed_run_remembers_rounds_that_were_drawn_again():
     record = {"round": 1, "clients": sample_clients(CLIENTS, budget.config, 0, 1)}
     resumed.replay([record], 10)
     assert resumed.ledger == direct.ledger
+
+
+@pytest.mark.parametrize(
+    ("count", "mean"), [(0, 9.0), (1, 0.0)], ids=["a mean of no images", "images without a mean"]
+)
+def test_who_holds_a_class_has_both_images_and_a_mean_of_it(count, mean):
+    config = config_of("method=ncm", "aggregate=median")
+    sent = [(1, 2.0)] * 3 + [(count, mean)] * 2
+    updates = [
+        Update(i, 1, {"centroids": torch.full((1, 1, 4), m), "holds": torch.tensor([n])})
+        for i, (n, m) in enumerate(sent)
+    ]
+    sums = Protection.of(config, config.privacy).combine({}, 0)(updates)
+    assert (sums.total("centroids") / sums.total("holds")).unique().tolist() == [2.0]
+
+
+def test_a_refused_round_is_not_spent():
+    budget = budget_of("privacy.max_epsilon=4", "rounds=3")
+    for round_ in range(3):
+        budget.visit([0, 1, 2], round_)
+    spent, told = budget.epsilon, []
+    budget.journal = lambda *entry: told.append(entry)
+    with pytest.raises(BudgetSpent, match="Round 4 would spend"):
+        budget.visit([0, 1, 2], 3)
+    assert (budget.epsilon, told) == (spent, [])
 
 
 def test_fresh_noise_cannot_be_repeated():

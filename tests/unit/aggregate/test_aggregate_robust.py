@@ -151,6 +151,12 @@ def test_krum_keeps_those_that_agree():
     assert krum(agreements, attackers=2, keep=1)[0] < 8
 
 
+def test_krum_keeps_no_attacker_when_clients_fail():
+    """Two of ten clients fail: of the eight left, keep=8 must not mean all."""
+    changes = torch.cat([honest(0, 6), -honest(1, 2)])
+    assert change_of(Krum(attackers=2, keep=8), changes).min() > 0.7
+
+
 def test_krum_keep_one_is_one_of_the_updates():
     changes = honest(4)
     moved = change_of(Krum(attackers=2, keep=1, norm_bound=1e9), changes)

@@ -1,0 +1,103 @@
+"""Make the runs that docs/results is made of, as many at a time as there are cores.
+
+    python scripts/run_results.py DATA BACKBONE RUNS docs/results/cpu    # DATA holds cifar100 and so on
+
+What ``results_plan.toml`` lists is run in its order with the command line, tested again as it asks,
+and its small files are kept (see ``results.py``). What is kept is not repeated, what was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from results import keep
+
+from fedcue.config import load
+
+PLAN = Path(__file__).with_name("results_plan.toml")
+FEDCUE = [sys.executable, "-m", "fedcue"]
+COMMON = ["scale=cpu", "heldout=0.1", "workers=1", "evaluation.prototype_sample=0", "evaluation.cls_sample=0"]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of the plan, and the settings it is tested again with."""
+
+    recipe: str
+    method: str
+    seed: int
+    settings: tuple[str, ...]
+    again: tuple[tuple[str, ...], ...]
+
+    def place(self, more: tuple[str, ...] = ()) -> Path:
+        """Return the run's folder: RECIPE/METHOD[-KEY=VALUE...]-seedN."""
+        changes = [text.partition("=") for text in (*self.settings, *more)]
+        short = [f"{key.rpartition('.')[2]}={value.replace(' ', '')}" for key, _, value in changes]
+        return Path(self.recipe) / f"{'-'.join([self.method, *short])}-seed{self.seed}"
+
+    def places(self) -> list[Path]:
+        """Return all folders it leaves."""
+        return [self.place(), *(self.place(more) for more in self.again)]
+
+
+def planned(plan: Mapping[str, Any]) -> Iterator[Planned]:
+    """Yield the runs of a plan in order, each of them once."""
+    seen = set()
+    for entry in plan["runs"]:
+        for seed in entry.get("seeds", [0]):
+            for method in entry["methods"]:
+                again = [*plan["again"].get(method, []), *entry.get("again", [])]
+                settings = tuple(entry.get("settings", []))
+                run = Planned(entry["recipe"], method, seed, settings, tuple(map(tuple, again)))
+                if run.place() not in seen:
+                    seen.add(run.place())
+                    yield run
+
+
+def make(run: Planned, data: Path, backbone: Path, runs: Path, kept: Path) -> str:
+    """Do what is missing of one run, keep its small files, and remove the rest; return how it went."""
+    if all((kept / place / "summary.json").is_file() for place in run.places()):
+        return "kept"
+    folder, log = runs / run.place(), runs / f"{run.place()}.log"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    root = data / load(run.recipe).data.name
+    settings = [*COMMON, f"data.root={root}", f"backbone={backbone}", f"method={run.method}"]
+    command = [*FEDCUE, "run", run.recipe, *settings, f"seed={run.seed}", *run.settings, "--out", str(folder)]
+    resume = ["--resume"] * (folder / "config.toml").is_file()
+    steps = [] if (folder / "summary.json").is_file() else [[*command, *resume]]
+    steps += [
+        [*FEDCUE, "evaluate", str(folder), *more, "--out", str(runs / run.place(more)), "--overwrite"]
+        for more in run.again
+    ]
+    with log.open("a") as output:
+        for step in steps:
+            environment = os.environ | {"OMP_NUM_THREADS": "1"}
+            code = subprocess.run(step, stdout=output, stderr=output, env=environment).returncode
+            if code:
+                return f"failed with exit code {code}, see {log}"
+    for place in run.places():
+        keep(runs / place, kept / place)
+        shutil.rmtree(runs / place)
+    return "done"
+
+
+def main() -> None:
+    """Run the plan."""
+    data, backbone, runs, kept = map(Path, sys.argv[1:])
+    todo = list(planned(tomllib.loads(PLAN.read_text())))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for run, how in zip(todo, pool.map(lambda r: make(r, data, backbone, runs, kept), todo), strict=True):
+            print(f"{run.place()}: {how}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
