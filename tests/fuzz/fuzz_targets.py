@@ -49,7 +49,7 @@ from fedcue.model.backbone import load_backbone
 from fedcue.model.vit import Architecture, VisionTransformer
 from fedcue.record.checkpoint import Checkpoints
 from fedcue.record.files import write_tensors
-from fedcue.record.folder import read_metrics
+from fedcue.record.folder import RunFolder, read_metrics
 from fedcue.registry import AGGREGATES, DATASETS, METHODS, PARTITIONS, PRIVACY
 from fedcue.report.page import render
 from fedcue.report.runs import read_run
@@ -286,22 +286,41 @@ def metrics(folder: Path) -> Attempt:
     run = _runs(folder)["pep"]
     path = run / "metrics.jsonl"
     good = path.read_text()
-    lines = [json.loads(line) for line in good.splitlines()]
     render([read_run(run)])  # scikit-learn counts the cores with lscpu, once in a process
 
     def attempt(random: Random) -> None:
-        if random.random() < 0.6:
-            changed = mutated_tree(random, lines)
-            rows = changed if isinstance(changed, list) else [changed]
-            text = "".join(json_text(row) + "\n" for row in rows)
-        else:
-            text = mutated_text(random, good)
-        path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        path.write_bytes(_mutated_lines(random, good))
         if random.random() < 0.02:
             render([read_run(run)])
         read_metrics(run)
 
     return attempt
+
+
+def releases(folder: Path) -> Attempt:
+    """Read a changed journal of releases, and go on with it."""
+    journal, path = RunFolder(folder), folder / "releases.jsonl"
+    for clients in ([0, 1, 2], [2, 17], [1]):
+        journal.append_release(clients, len(clients))
+    good = path.read_text()
+
+    def attempt(random: Random) -> None:
+        path.write_bytes(_mutated_lines(random, good))
+        spent = sum(len(clients) * count for clients, count in journal.read_releases())
+        journal.append_release([0], 1)
+        assert sum(len(clients) * count for clients, count in journal.read_releases()) == spent + 1
+
+    return attempt
+
+
+def _mutated_lines(random: Random, good: str) -> bytes:
+    """Change a file of JSON lines, as values or as text."""
+    text = mutated_text(random, good)
+    if random.random() < 0.6:
+        changed = mutated_tree(random, [json.loads(line) for line in good.splitlines()])
+        rows = changed if isinstance(changed, list) else [changed]
+        text = "".join(json_text(row) + "\n" for row in rows)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def run_folders(folder: Path) -> Attempt:
@@ -469,6 +488,7 @@ TARGETS: dict[str, Prepare] = {
     "trained models": trained_models,
     "checkpoints": checkpoints,
     "metrics.jsonl": metrics,
+    "releases.jsonl": releases,
     "run folders": run_folders,
     "images": images,
     "Parquet files": parquet_files,
