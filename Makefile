@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint types unit test-browser test-flower fuzz soak bench results readme clean
+.PHONY: help env demo test lint types unit test-browser test-flower fuzz soak bench results pages clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -65,8 +65,9 @@ results: $(VENV)/installed  ## repeat a row of docs/results: DATA=FOLDER BACKBON
 	@test -n "$(DATA)" -a -n "$(BACKBONE)" || { echo "give DATA=FOLDER and BACKBONE=FOLDER (docs/results)"; exit 2; }
 	$(BIN)/fedcue run $(RECIPE) scale=cpu data.root=$(DATA) backbone=$(BACKBONE) heldout=0.1 method=$(METHOD)
 
-readme: $(VENV)/installed  ## fill README's listing, demo and results from the files they show
-	$(BIN)/python scripts/update_readme.py
+pages: $(VENV)/installed  ## make the tables and figures of docs/results anew and fill README and docs with them
+	$(BIN)/python scripts/results.py docs/results/cpu
+	$(BIN)/python scripts/pages.py
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,12 +1,21 @@
-"""Fill README's generated parts from the files they show: FedVPT's listing, the demo, the results."""
+"""Fill the generated parts of README and docs from what they show: a listing, the demo, tables of results."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import results
+
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs" / "results" / "default"
+DEFAULT = ROOT / "docs" / "results" / "default"
+CPU = ROOT / "docs" / "results" / "cpu"
+SECTIONS = {
+    "README.md": ["fedvpt", "demo", "results", "summary"],
+    "docs/results/README.md": ["overview", "rounds", "ablations"],
+    "docs/cue.md": ["steps", "priors"],
+    "docs/trust.md": ["noise"],
+}
 
 
 def fill(text: str, name: str, content: str) -> str:
@@ -14,18 +23,32 @@ def fill(text: str, name: str, content: str) -> str:
     pattern = re.compile(rf"(<!-- {name}:start -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
     filled, count = pattern.subn(lambda found: f"{found.group(1)}{content.strip()}\n{found.group(2)}", text)
     if count != 1:
-        raise SystemExit(f"README.md must have one section {name!r}, found {count}")
+        raise SystemExit(f"a page must have one section {name!r}, found {count}")
     return filled
 
 
-def main() -> None:
-    """Write README.md anew."""
-    path = ROOT / "README.md"
+def filled() -> dict[Path, str]:
+    """Return each page with its sections as they should be."""
     listing = (ROOT / "src" / "fedcue" / "methods" / "fedvpt.py").read_text()
-    text = fill(path.read_text(), "fedvpt", f"```python\n{listing.strip()}\n```")
-    text = fill(text, "demo", f"```\n{(RESULTS / 'demo.txt').read_text().strip()}\n```")
-    text = fill(text, "results", (RESULTS / "table.md").read_text())
-    path.write_text(text)
+    contents = {
+        **results.pages(CPU),
+        "fedvpt": f"```python\n{listing.strip()}\n```",
+        "demo": f"```\n{(DEFAULT / 'demo.txt').read_text().strip()}\n```",
+        "results": (DEFAULT / "table.md").read_text(),
+    }
+    pages = {}
+    for name, sections in SECTIONS.items():
+        text = (ROOT / name).read_text()
+        for section in sections:
+            text = fill(text, section, contents[section])
+        pages[ROOT / name] = text
+    return pages
+
+
+def main() -> None:
+    """Write the pages anew."""
+    for path, text in filled().items():
+        path.write_text(text)
 
 
 if __name__ == "__main__":

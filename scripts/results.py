@@ -13,8 +13,10 @@ import json
 import shutil
 import sys
 import tomllib
+from collections.abc import Mapping, Sequence
+from glob import escape
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 import tomli_w
 
@@ -32,8 +34,44 @@ SPLITS = {
     "tinyimagenet-pathological": "Tiny-ImageNet, 10 classes a client",
     "pacs": "PACS, by domain",
 }
+PATHOLOGICAL = "cifar100-pathological"
 CHANGES = {"whiten=true": ", whitened", "logit_prior=test": " + log prior"}
 ORDER = ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "pfedpg", "ppt", "pep", "ncm", "cue")
+ACCURACIES = ("mean_accuracy", "worst_accuracy", "heldout_mean_accuracy")
+NONE = "–"
+
+ABLATIONS = {
+    "PEP-FedPT": "pep",
+    "without class prompts (FedVPT)": "fedvpt",
+    "priors off in the mixing": "pep-prior=uniform",
+    "priors only in the mixing (temperature 100)": "pep-temperature=100",
+    "layers 1-3 instead of 5-7": "pep-layers=[0,1,2]",
+    "layers 8-10": "pep-layers=[7,8,9]",
+    "5 shared prompts instead of 1": "pep-prompts=5",
+    "mixed prompts accumulate": "pep-ccmp_mode=accumulate",
+    "scores from a pass without prompts": "pep-score_source=bare",
+    "no momentum of prototypes": "pep-momentum=0",
+}
+NOISE = {
+    "none": "pep",
+    "`paper`, its epsilon of 0.2": "pep-privacy=paper",
+    "`dp`, epsilon 8, delta 1e-5": "pep-privacy=dp",
+    "no prototypes at all: priors only in the mixing": "pep-temperature=100",
+}
+PRIORS = {
+    "PEP-FedPT, from labels": "pep",
+    "PEP-FedPT, by EM": "pep-priors=em",
+    "PEP-FedPT, uniform": "pep-priors=uniform",
+    "Cue, from labels": "cue",
+    "Cue, by EM": "cue-priors=em",
+    "Cue, uniform": "cue-priors=uniform",
+}
+STEPS = {
+    "class means, no training (`ncm`)": "ncm",
+    "+ the client's log prior": "ncm-logit_prior=test",
+    "+ whitened": "ncm-whiten=true-logit_prior=test",
+    "+ prompts and own rows tuned (`cue`)": "cue",
+}
 
 
 def keep(source: Path, target: Path) -> None:
@@ -77,32 +115,86 @@ def tabulate(recipe: Path) -> None:
             save(build(name, series_of(runs)), recipe / f"{name}.png")
 
 
-def overview(target: Path) -> str:
-    """Return one table of all recipes: mean / worst / held-out accuracy of each method, with its control."""
-    seen = [recipe for recipe in SPLITS if (target / recipe).is_dir()]
-    groups: dict[tuple[int, str], dict[str, list[Path]]] = {}
-    for recipe in seen:
-        for file in sorted((target / recipe).glob("*/summary.json")):
-            method, changes = variant(file.parent)
-            if set(changes.split()) <= set(CHANGES):
-                group = groups.setdefault((ORDER.index(method), changes), {})
-                group.setdefault(recipe, []).append(file)
-    lines = [["", *(SPLITS[recipe] for recipe in seen)], ["---", *["---:"] * len(seen)]]
-    for (place, changes), files in sorted(groups.items(), key=lambda item: item[0]):
-        label = method_label(ORDER[place]) + "".join(CHANGES[change] for change in changes.split())
-        lines.append([label, *(accuracies(files.get(recipe, [])) for recipe in seen)])
+def overview(target: Path) -> dict[str, str]:
+    """Return the rows of the table of all methods, each with its control: label, and the runs' name."""
+    names = {file.parent.name.rpartition("-seed")[0] for file in target.glob("*/*/summary.json")}
+    found = [(*variant(target / f"{name}-seed0"), name) for name in names]
+    plain = sorted((ORDER.index(m), c, n) for m, c, n in found if set(c.split()) <= set(CHANGES))
+    return {method_label(ORDER[m]) + "".join(CHANGES[x] for x in c.split()): name for m, c, name in plain}
+
+
+def summary(target: Path, recipes: Sequence[str]) -> str:
+    """Return one row for each method: mean accuracy, that with the log prior at test, and the paper's."""
+    lines = [["", *(SPLITS[recipe] for recipe in recipes)], ["---", *["---:"] * len(recipes)]]
+    lines += [
+        [method_label(method), *(ours(target / recipe, method) for recipe in recipes)] for method in ORDER
+    ]
+    return markdown(lines)
+
+
+def ours(recipe: Path, method: str) -> str:
+    """Return a method's mean accuracy → with the log prior (the paper's)."""
+    mean, control = (
+        accuracies(recipe, name, ["mean_accuracy"]) for name in (method, f"{method}-logit_prior=test")
+    )
+    paper = read_recipe(recipe.name)[1].get("paper", {}).get(method, {}).get("mean")
+    return mean + (f" → {control}" if control != NONE else "") + (f" ({paper:.1f})" if paper else "")
+
+
+def table(target: Path, rows: Mapping[str, str], recipes: Sequence[str]) -> str:
+    """Return accuracies: a row for each of ``rows`` (label, and the runs' name), a column for each recipe."""
+    lines = [["", *(SPLITS[recipe] for recipe in recipes)], ["---", *["---:"] * len(recipes)]]
+    for label, name in rows.items():
+        cells = [accuracies(target / recipe, name) for recipe in recipes]
+        if set(cells) != {NONE}:
+            lines.append([label, *cells])
+    return markdown(lines)
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """Return a table's lines as Markdown."""
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def accuracies(files: list[Path]) -> str:
-    """Return mean / worst / held-out accuracy in %, averaged over seeds, or a dash."""
-    if not files:
-        return "–"
+def accuracies(recipe: Path, name: str, which: Sequence[str] = ACCURACIES) -> str:
+    """Return accuracies in %, averaged over seeds, with the standard deviation of the first of them."""
+    files = sorted(recipe.glob(f"{escape(name)}-seed*/summary.json"))
     summaries = [json.loads(file.read_text()) for file in files]
-    names = ("mean_accuracy", "worst_accuracy", "heldout_mean_accuracy")
-    values = [[summary[name] for summary in summaries] for name in names]
+    if not summaries:
+        return NONE
+    values = [[summary[accuracy] for summary in summaries] for accuracy in which]
     shown = ["n/a" if None in seeds else f"{100 * fmean(seeds):.1f}" for seeds in values]
-    return " / ".join(shown) + (f" ({len(files)} seeds)" if len(files) > 1 else "")
+    if len(summaries) > 1:
+        shown[0] += f" ± {100 * stdev(values[0]):.1f}"
+    return " / ".join(shown)
+
+
+def by_round(target: Path, recipe: str, rows: Mapping[str, str]) -> str:
+    """Return the mean accuracy of each of ``rows`` after the rounds in which it was tested, first seed."""
+    lines: list[list[str]] = []
+    for label, name in rows.items():
+        if not (folder := target / recipe / f"{name}-seed0").is_dir():
+            continue
+        entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        tests = [(entry["round"], entry["mean_accuracy"]) for entry in entries if "mean_accuracy" in entry]
+        lines = lines or [["rounds", *(str(number) for number, _ in tests)], ["---", *["---:"] * len(tests)]]
+        lines.append([label, *(f"{100 * accuracy:.1f}" for _, accuracy in tests)])
+    return markdown(lines)
+
+
+def pages(target: Path) -> dict[str, str]:
+    """Return the tables that the documentation shows, by the name of their section."""
+    seen = [recipe for recipe in SPLITS if (target / recipe).is_dir()]
+    methods = overview(target)
+    return {
+        "overview": table(target, methods, seen),
+        "summary": summary(target, seen),
+        "rounds": by_round(target, PATHOLOGICAL, methods),
+        "ablations": table(target, ABLATIONS, [PATHOLOGICAL]),
+        "noise": table(target, NOISE, [recipe for recipe in seen if recipe != "pacs"]),
+        "priors": table(target, PRIORS, [PATHOLOGICAL]),
+        "steps": table(target, STEPS, seen),
+    }
 
 
 def main() -> None:
@@ -112,7 +204,6 @@ def main() -> None:
         keep(Path(sys.argv[2]), target)
     for recipe in sorted(path for path in target.iterdir() if path.is_dir()):
         tabulate(recipe)
-    (target / "overview.md").write_text(overview(target))
 
 
 if __name__ == "__main__":

@@ -13,11 +13,10 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from results import keep
 
@@ -49,9 +48,9 @@ class Planned:
         return [self.place(), *(self.place(more) for more in self.again)]
 
 
-def planned(plan: Mapping[str, Any]) -> Iterator[Planned]:
-    """Yield the runs of a plan in order, each of them once."""
-    seen = set()
+def planned() -> Iterator[Planned]:
+    """Yield the runs of the plan in order, each of them once."""
+    plan, seen = tomllib.loads(PLAN.read_text()), set()
     for entry in plan["runs"]:
         for seed in entry.get("seeds", [0]):
             for method in entry["methods"]:
@@ -65,7 +64,7 @@ def planned(plan: Mapping[str, Any]) -> Iterator[Planned]:
 
 def make(run: Planned, data: Path, backbone: Path, runs: Path, kept: Path) -> str:
     """Do what is missing of one run, keep its small files, and remove the rest; return how it went."""
-    if all((kept / place / "summary.json").is_file() for place in run.places()):
+    if is_kept(run, kept):
         return "kept"
     folder, log = runs / run.place(), runs / f"{run.place()}.log"
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -86,17 +85,27 @@ def make(run: Planned, data: Path, backbone: Path, runs: Path, kept: Path) -> st
                 return f"failed with exit code {code}, see {log}"
     for place in run.places():
         keep(runs / place, kept / place)
+    if not is_kept(run, kept):
+        return f"could not be kept, see {folder}"
+    for place in run.places():
         shutil.rmtree(runs / place)
     return "done"
+
+
+def is_kept(run: Planned, kept: Path) -> bool:
+    """Tell whether nothing of a run is missing."""
+    return all((kept / place / "summary.json").is_file() for place in run.places())
 
 
 def main() -> None:
     """Run the plan."""
     data, backbone, runs, kept = map(Path, sys.argv[1:])
-    todo = list(planned(tomllib.loads(PLAN.read_text())))
+    todo = list(planned())
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for run, how in zip(todo, pool.map(lambda r: make(r, data, backbone, runs, kept), todo), strict=True):
             print(f"{run.place()}: {how}", flush=True)
+    if not all(is_kept(run, kept) for run in todo):
+        raise SystemExit("Some runs are missing: mend what failed, then repeat.")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from PIL import Image
 from support import SMALL
 
 import fedcue
+from fedcue.aggregate.accounting import Ledger
 from fedcue.config import dump, load, read_recipe, recipes, resolve
 from fedcue.data.images import decode
 from fedcue.data.named import Parquet
@@ -306,9 +307,14 @@ def releases(folder: Path) -> Attempt:
 
     def attempt(random: Random) -> None:
         path.write_bytes(_mutated_lines(random, good))
-        spent = sum(len(clients) * count for clients, count in journal.read_releases())
+        before, after = Ledger(), Ledger()
+        for entry in journal.read_releases():
+            before.add(*entry)
         journal.append_release([0], 1)
-        assert sum(len(clients) * count for clients, count in journal.read_releases()) == spent + 1
+        for entry in journal.read_releases():
+            after.add(*entry)
+        assert after.total == before.total + 1
+        assert after.epsilon(1.0, 1e-5) > 0
 
     return attempt
 

@@ -137,6 +137,22 @@ def test_a_failing_run_does_not_stop_the_others(fedcue: Command, small: list[str
     ]
 
 
+def test_trials_that_left_clients_untested_end_tune_with_their_reason(
+    fedcue: Command, small: list[str], tmp_path: Path
+) -> None:
+    command = ["tune", *small, "--methods", "head", "--grid", "training.head_lr=0.1,0.2", "--out", "out"]
+    assert fedcue(*command)[0] == 0
+    (tmp_path / "out" / "tuned.toml").unlink()
+    for path in (tmp_path / "out").glob("*/summary.json"):
+        missing = {"untested": [{"client": 1, "reason": "its disk is on fire"}]}
+        path.write_text(json.dumps(json.loads(path.read_text()) | missing))
+    code, _, errors = fedcue(*command)
+    assert code == 1
+    assert "1 clients could not be tested (client 1: its disk is on fire)" in errors
+    assert "repeat with --overwrite" in errors
+    assert not (tmp_path / "out" / "tuned.toml").exists()
+
+
 def test_tune_chooses_and_compare_takes_the_choice(fedcue: Command, small: list[str], tmp_path: Path) -> None:
     values = "training.head_lr=1e-9,0.5"
     code, text, errors = fedcue(

@@ -324,21 +324,44 @@ def test_a_journal_survives_a_line_cut_short_and_is_not_believed_when_damaged(tm
         file.write('{"clients": [1')
     folder.append_release([1], 2)
     assert folder.read_releases() == [([0, 2], 1), ([1], 2)]
-    for damage in ["{}", '{"clients": 3, "releases": 1}', '{"clients": [0], "releases": -5}', "[]", "?"]:
+    entries = [(3, 1), ([0], -5), ([0], 0), ([], 1), ([0], 10**400), ([2**40], 1), ([0.5], 1), ([True], 1)]
+    texts = [json.dumps({"clients": clients, "releases": releases}) for clients, releases in entries]
+    for damage in ["{}", "[]", "?", *texts]:
         (tmp_path / "releases.jsonl").write_text(damage + "\n")
-        with pytest.raises(RunFolderError, match="damaged"):
+        with pytest.raises(RunFolderError, match=r"damaged.*Put it back, or start a new run"):
             folder.read_releases()
 
 
-def test_a_private_deployment_without_its_journal_does_not_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["fedvpt", "ncm", "pep"])
+def test_a_private_deployment_without_its_journal_does_not_go_on(tmp_path: Path, method: str) -> None:
+    """Nor does one that lost a line of it, or whose journal is another federation's."""
     pytest.importorskip("dp_accounting")
-    options = ("method=fedvpt", "heldout=0", "clients_per_round=5", "privacy=dp")
+    options = (f"method={method}", "heldout=0", "clients_per_round=5", "privacy=dp")
+    options = (*options, "privacy.noise=0.01", "privacy.max_epsilon=1e6")
     members, settings = nodes(2, tmp_path / "a"), deployment(tmp_path / "run", *options)
     serve(MemoryGrid(members), settings, Silent())
     (tmp_path / "run" / "summary.json").unlink()
-    (tmp_path / "run" / "releases.jsonl").unlink()
-    with pytest.raises(RunFolderError, match="0 releases for 2 rounds.*Put releases.jsonl back"):
-        serve(MemoryGrid(members), settings, Silent())
+    journal = tmp_path / "run" / "releases.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    stranger = '{"clients": [99], "releases": 1}\n'
+    for damaged in ("", "".join(lines[:-1]), "".join([*lines, stranger])):
+        journal.write_text(damaged)
+        with pytest.raises(RunFolderError, match=r"what was spent is not known. Put the file back"):
+            serve(MemoryGrid(members), settings, Silent())
+    journal.write_text("".join(lines))
+    assert serve(MemoryGrid(members), settings, Silent()).summary["privacy"]["releases_of_one_client"] > 0
+
+
+def test_a_deployment_without_checkpoints_does_not_replace_somebody_elses_run(tmp_path: Path) -> None:
+    members = nodes(2, tmp_path / "a")
+    serve(MemoryGrid(members), deployment(tmp_path / "run", "method=fedvpt"), Silent())
+    (tmp_path / "run" / "summary.json").unlink()
+    before = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    with pytest.raises(RunFolderError, match="holds an unfinished run with other settings"):
+        serve(
+            MemoryGrid(members), deployment(tmp_path / "run", "method=head", "checkpoint.every=0"), Silent()
+        )
+    assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir()) == before
 
 
 def test_a_deployment_without_checkpoints_starts_anew_but_a_private_one_needs_them(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +12,12 @@ from support import SMALL
 
 from fedcue.cli.run import print_result
 from fedcue.config import load
-from fedcue.errors import ClientError, FedcueError, RunFolderError
+from fedcue.errors import ClientError, ConfigError, FedcueError, RunFolderError
 from fedcue.federate.federation import Federation
+from fedcue.federate.rehearsal import rehearse
 from fedcue.federate.run import run
+from fedcue.report.facts import failures
+from fedcue.report.runs import find_runs
 from fedcue.report.tables import compare
 from fedcue.types import ClientMemory
 
@@ -72,9 +77,8 @@ def test_a_client_that_fails_outside_training_is_named_and_left_out(tmp_path, mo
     monkeypatch.setattr(Troubled, "step", step)
     monkeypatch.setattr("fedcue.federate.run.Federation", Troubled)
     result = run(load("default", [*SMALL, f"workers={workers}", "heldout=0"]), tmp_path / "run")
-    failures = [failure for record in result.rounds for failure in record.get("failures", [])]
-    expected = {"step": step, "client": 1, "reason": "ValueError: its disk is on fire"}
-    assert expected in failures
+    named = [failure for record in result.rounds for failure in record.get("failures", [])]
+    assert {"step": step, "client": 1, "reason": "ValueError: its disk is on fire"} in named
     if step == "evaluate":
         lines = (tmp_path / "run" / "clients.csv").read_text().splitlines()
         assert [line.endswith(",") for line in lines[1:]] == [False, True, False, False, False]
@@ -87,8 +91,13 @@ def test_clients_that_could_not_be_tested_are_named_in_the_summary(tmp_path, mon
     assert result.summary["untested"] == [{"client": 1, "reason": "ValueError: its disk is on fire"}]
     print_result(Console(), result)
     assert "1 clients could not be tested and are left out: 1" in capsys.readouterr().out
-    note = compare({("ncm", ""): [tmp_path / "run"]}, 0.8).note
-    assert note.endswith("Clients that could not be tested and are left out: 1 of ncm.")
+    comparison = compare({("ncm", ""): [tmp_path / "run"]}, 0.8)
+    comparison.write(tmp_path)
+    assert "could not be tested and are left out: 1 of ncm." in (tmp_path / "compare.tex").read_text()
+    assert comparison.note.endswith("Clients that could not be tested and are left out: 1 of ncm.")
+    assert comparison.plain()["rows"][0]["untested"] == [1]
+    shown = [failure.text for failure in failures(find_runs([tmp_path / "run"]))]
+    assert shown == ["step evaluate, client 1, reason ValueError: its disk is on fire"]
 
 
 def test_a_run_of_which_no_training_client_can_be_tested_ends_in_words(tmp_path, monkeypatch):
@@ -133,11 +142,46 @@ def test_a_private_run_whose_rounds_are_drawn_again_ends_within_its_budget(tmp_p
     monkeypatch.setattr(Troubled, "train", failing_once)
     monkeypatch.setattr("fedcue.federate.run.Federation", Troubled)
     settings = ["method=fedvpt", "privacy=dp", "privacy.max_epsilon=6", "heldout=0", "clients_per_round=5"]
-    result = run(load("default", [*SMALL, *settings, "rounds=3"]), tmp_path / "run")
+    result = run(load("default", [*SMALL, *settings, "rounds=3", "evaluation.every=0"]), tmp_path / "run")
     assert result.summary["rounds"] == 2
     assert "Round 3 would spend" in result.summary["ended_early"]
     assert result.summary["privacy"]["epsilon"] <= 6
-    assert (tmp_path / "run" / "model.safetensors").is_file()
+    assert json.loads((tmp_path / "run" / "model.json").read_text())["rounds"] == 2
+    comparison = compare({("fedvpt", ""): [tmp_path / "run"]}, 0.0)
+    assert comparison.note.endswith("Ended before their last round, their privacy budget spent: fedvpt.")
+    assert comparison.rows[0].measure("rounds_to_target").mean == 2
+    assert any("ended early" in failure.text for failure in failures(find_runs([tmp_path])))
+
+
+def test_a_private_run_all_of_whose_clients_fail_says_why_and_is_not_finished(tmp_path, monkeypatch):
+    pytest.importorskip("dp_accounting")
+
+    def failing(self: Troubled, download: Any, memory: Any) -> Any:
+        raise ClientError("it tripped")
+
+    monkeypatch.setattr(Troubled, "train", failing)
+    monkeypatch.setattr("fedcue.federate.run.Federation", Troubled)
+    settings = ["method=fedvpt", "privacy=dp", "heldout=0", "clients_per_round=5"]
+    with pytest.raises(FedcueError, match=r"Round 1 would spend.*clients failed \(client \d: it tripped"):
+        run(load("default", [*SMALL, *settings]), tmp_path / "run")
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_rehearsal_does_not_drown_in_noise(seed: int) -> None:
+    """Whether a deployment can begin does not hang on the noise of a client of one image a class."""
+    pytest.importorskip("dp_accounting")
+    private = ["privacy=dp", "privacy.where=local", "privacy.max_epsilon=0.1", "method=ncm"]
+    roster = Federation(load("default", [*SMALL, *private, f"seed={seed}"])).roster
+    assert rehearse(roster).state.tensors["head"].isfinite().all()
+
+
+def test_a_sample_of_held_out_clients_only_is_refused_before_the_run(tmp_path: Path) -> None:
+    settings = [*SMALL, "method=head", "heldout=2", "evaluation.clients=1"]
+    assert run(load("default", [*settings, "seed=0"]), tmp_path / "tested").summary["mean_accuracy"] >= 0
+    with pytest.raises(ConfigError, match=r"drew held-out clients only.*Give more, or another seed"):
+        run(load("default", [*settings, "seed=1"]), tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
 
 
 def test_too_few_answers_before_round_0_end_the_run_in_words(tmp_path, monkeypatch):

@@ -53,6 +53,11 @@ class Ledger:
         """Releases of the client with most of them."""
         return max(self.releases.values(), default=0)
 
+    @property
+    def total(self) -> int:
+        """Releases of all clients together."""
+        return self.releases.total()
+
     def event(self, noise: float) -> Any:
         """Return everything released so far as one event of dp-accounting."""
         return _event(noise, *self._spent)

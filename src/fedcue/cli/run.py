@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from fedcue.cli.arguments import Json, Out, Overwrite, Quiet, Resume, Settings, split_settings
 from fedcue.cli.dry_run import show_plan
@@ -81,10 +82,6 @@ def print_result(console: Console, result: Result) -> None:
         + f"  ({summary['seconds']:.0f} s)",
         highlight=False,
     )
-    if "ended_early" in summary:
-        console.print(f"ended after round {summary['rounds']}: {summary['ended_early']}", highlight=False)
-    if "untested" in summary:
-        names = ", ".join(str(failure["client"]) for failure in summary["untested"][:10])
-        count = len(summary["untested"])
-        console.print(f"{count} clients could not be tested and are left out: {names}", highlight=False)
+    for line in result.warnings:
+        console.print(escape(line), highlight=False)
     console.print(f"results in {result.folder}", highlight=False)

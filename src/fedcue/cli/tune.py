@@ -62,6 +62,7 @@ def tune(
     console = Console(stderr=as_json, soft_wrap=True)
     with GridProgress(console, quiet or as_json) as progress:
         problems = run_grid(todo, progress, at_once=jobs, overwrite=overwrite)
+    problems |= tuning.untested(todo)
     trials = tuning.read_trials(given, todo)
     choices = tuning.choose(trials, given.values, len(given.seeds))
     tuning.write_trials(folder, given, trials, choices)

@@ -104,6 +104,11 @@ class Budget:
             return 0.0
         return self.ledger.epsilon(privacy.noise, privacy.delta)
 
+    @property
+    def released(self) -> int:
+        """How often clients released something under differential privacy, all together."""
+        return self.ledger.total if isinstance(self.privacy, DifferentialPrivacy) else 0
+
     def metrics(self) -> dict[str, Any]:
         """Return what a round's record says of it."""
         return {"epsilon": self.epsilon} if isinstance(self.privacy, DifferentialPrivacy) else {}

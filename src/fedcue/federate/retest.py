@@ -43,7 +43,8 @@ def retest(
     place = Path(out) if out else folder.parent / folder_name(config.method.name, asked, config.seed)
     if place.resolve() == folder.resolve():
         raise ConfigError(f"{place} is the run itself, which is never changed. Give another --out.")
-    summary, state = read_summary(folder), _state(folder, config.rounds)
+    summary = read_summary(folder)
+    state = _state(folder, int(summary["rounds"]))
     federation, target, started = Federation(config), RunFolder(place), time.perf_counter()
     target.open(overwrite=overwrite)
     try:
@@ -54,7 +55,9 @@ def retest(
         target.write_config(dump(config))
         target.write_clients(found.client_rows())
         target.write_memories(memories)
-        target.write_model(state.tensors, describe_model(federation.roster, insight.class_priors))
+        target.write_model(
+            state.tensors, describe_model(federation.roster, state.round, insight.class_priors)
+        )
         target.write_analysis(insight.analysis)
         rounds = _rounds(folder, found)
         for record in rounds:

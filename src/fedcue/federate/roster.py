@@ -79,3 +79,8 @@ class Roster:
                 f"clients_per_round={self.config.clients_per_round}, but only {available} of "
                 f"{len(self)} clients train. Give at most {available}."
             )
+        if self.heldout[self.listed].all():
+            raise ConfigError(
+                f"evaluation.clients={self.config.evaluation.clients} drew held-out clients only, so that "
+                "none that trains would be tested. Give more, or another seed."
+            )

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcue.aggregate.privacy import DifferentialPrivacy
 from fedcue.config import dump
 from fedcue.errors import BudgetSpent, FedcueError, Interrupted, RunFolderError
 from fedcue.federate.begin import check_same_run, check_state, default_folder
@@ -48,6 +47,16 @@ class Result:
     def mean_accuracy(self) -> float:
         """Mean accuracy over the clients that train, after the last round."""
         return float(self.summary["mean_accuracy"])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader of its accuracies must know: that it ended early, who is not in them."""
+        early, untested = self.summary.get("ended_early"), self.summary.get("untested", [])
+        names = ", ".join(str(failure["client"]) for failure in untested[:10])
+        return [
+            *[f"ended after round {self.summary['rounds']}: {early}"] * bool(early),
+            *[f"{len(untested)} clients could not be tested and are left out: {names}"] * bool(untested),
+        ]
 
 
 def run(
@@ -112,6 +121,8 @@ class Run:
             while state.round < self.config.rounds:
                 state = self._round(state)
         except BudgetSpent as reason:
+            if not state.round:
+                raise
             self.totals["ended_early"] = str(reason)
         return state
 
@@ -161,25 +172,29 @@ class Run:
         check_state(self.roster, checkpoint.state)
         self.folder.truncate_metrics(checkpoint.metrics_bytes, checkpoint.metrics_digest)
         self.memories, self.totals = dict(checkpoint.memories), dict(checkpoint.totals)
+        released = self.totals.pop("releases", 0)
         self.transport.remember(checkpoint.transport)
         records = self.folder.read_metrics()
         if self.roster.repeats_noise:
             self.budget.replay(records, ATTEMPTS)
         else:
-            self.budget.recount(self._journal(checkpoint.state.round))
+            self.budget.recount(self._journal(released))
         for record in records:
             self.observer.finished_round(record)
         self.folder.write_config(dump(self.config))
         self.last = checkpoint
         return checkpoint.state
 
-    def _journal(self, rounds: int) -> list[tuple[list[int], int]]:
-        """Return what was released so far: a private run that did rounds released something."""
+    def _journal(self, released: int) -> list[tuple[list[int], int]]:
+        """Return what was released so far: no less than there was at the last checkpoint."""
         journal = self.folder.read_releases()
-        if isinstance(self.budget.privacy, DifferentialPrivacy) and len(journal) < rounds:
+        found = sum(len(clients) * count for clients, count in journal)
+        strange = any(client >= len(self.roster) for clients, _ in journal for client in clients)
+        if found < released or strange:
             raise RunFolderError(
-                f"{self.folder.path} has a journal of {len(journal)} releases for {rounds} rounds, so that "
-                "what was spent is not known. Put releases.jsonl back, or start a new run."
+                f"{self.folder.path / 'releases.jsonl'} tells of {found} releases"
+                f"{', some of unknown clients' if strange else f' where there were {released}'}: what was "
+                "spent is not known. Put the file back, or start a new run."
             )
         return journal
 
@@ -211,14 +226,14 @@ class Run:
         """Train sampled clients; draw again, from the same stream, while too few updates come."""
         before = self.totals.get("warm_up_failures", []) if state.round == 0 else []
         failures: list[dict[str, Any]] = [{"step": "warm up", **failure} for failure in before]
+        failed: list[Failure] = []
         for attempt in range(ATTEMPTS):
             sampled = sample_clients(self.roster.training_clients, self.config, state.round, attempt)
-            self.budget.visit(sampled, state.round)
+            self._spend(sampled, state.round, failed)
             exchange = Exchange(self.method, self.engine, self.transport, self.memories, self.config.seed)
             after = exchange.run(state, sampled)
-            failures += [
-                {"step": "train", "attempt": attempt, **vars(failure)} for failure in exchange.failures
-            ]
+            failed = exchange.failures
+            failures += [{"step": "train", "attempt": attempt, **vars(failure)} for failure in failed]
             if after is not None and len(exchange.losses) >= self.roster.needed_updates:
                 self.memories |= exchange.memories
                 self.transport.note_changes(state.tensors, after.tensors, after.round)
@@ -227,9 +242,17 @@ class Run:
                 return after
         raise FedcueError(
             f"Round {state.round + 1} got fewer than min_updates={self.roster.needed_updates} updates in "
-            f"{ATTEMPTS} draws{_first(exchange.failures)}. Mend the clients or lower the learning rates, "
+            f"{ATTEMPTS} draws{_first(failed)}. Mend the clients or lower the learning rates, "
             "then resume."
         )
+
+    def _spend(self, clients: Sequence[int], round_: int, failed: Sequence[Failure]) -> None:
+        """Count the releases of a round, or say why it had to be drawn again until nothing was left."""
+        try:
+            self.budget.visit(clients, round_)
+        except BudgetSpent as spent:
+            again = f" It was drawn again because clients failed{_first(failed)}." if failed else ""
+            raise BudgetSpent(f"{spent}{again}") from spent
 
     def _snapshot(self, state: ServerState) -> None:
         if state.round in self.config.snapshots:
@@ -238,7 +261,7 @@ class Run:
     def _checkpoint(self, state: ServerState) -> None:
         """Remember how things are after a round, of which an unfinished next one must change nothing."""
         place, digest = self.folder.metrics_bytes, self.folder.metrics_digest
-        memories, totals = dict(self.memories), dict(self.totals)
+        memories, totals = dict(self.memories), {**self.totals, "releases": self.budget.released}
         self.last = Checkpoint(state, memories, place, digest, totals, self.transport.memory())
         every = self.config.checkpoint.every
         if every and (state.round % every == 0 or state.round == self.config.rounds):
@@ -250,7 +273,7 @@ class Run:
         insight = self.engine.insight(state, self.memories, evaluation)
         self.folder.write_clients(evaluation.client_rows())
         self.folder.write_memories(insight.memories)
-        self.folder.write_model(state.tensors, describe_model(self.roster, insight.class_priors))
+        self.folder.write_model(state.tensors, describe_model(self.roster, state.round, insight.class_priors))
         self.folder.write_analysis(insight.analysis)
         rounds = self.folder.read_metrics()
         sums = {name: sum(record[name] for record in rounds) for name in vars(Traffic())}
@@ -282,7 +305,9 @@ def _with_missing(record: Mapping[str, Any], evaluation: Evaluation) -> dict[str
     return {"failures": [*record.get("failures", []), *missing]} if missing else {}
 
 
-def describe_model(roster: Roster, class_priors: Mapping[int, NDArray[np.float64]]) -> dict[str, Any]:
+def describe_model(
+    roster: Roster, rounds: int, class_priors: Mapping[int, NDArray[np.float64]]
+) -> dict[str, Any]:
     """Return what is needed to use the trained tensors: method, classes, backbone, known priors."""
     settings = dump(roster.config)
     clients: dict[str, dict[str, Any]] = {str(c): {"name": roster.names[c]} for c in roster.listed.tolist()}
@@ -296,7 +321,7 @@ def describe_model(roster: Roster, class_priors: Mapping[int, NDArray[np.float64
         "precision": settings["precision"],
         "setting": vars(roster.setting),
         "seed": roster.config.seed,
-        "rounds": roster.config.rounds,
+        "rounds": rounds,
         "training": settings["training"],
         "classes": list(roster.classes),
         "clients": clients,

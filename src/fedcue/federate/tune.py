@@ -84,6 +84,19 @@ def read_trials(grid: Grid, jobs: Sequence[Job]) -> list[Trial]:
     ]
 
 
+def untested(jobs: Sequence[Job]) -> dict[Path, str]:
+    """Return the finished runs that say nothing, by folder, and why."""
+    found = {}
+    for folder in (folder for folders in finished(jobs).values() for folder in folders):
+        missing = read_summary(folder).get("untested", [])
+        if missing:
+            found[folder] = (
+                f"{len(missing)} clients could not be tested (client {missing[0]['client']}: "
+                f"{missing[0]['reason']}). Mend them, then repeat with --overwrite."
+            )
+    return found
+
+
 def _accuracies(folders: Iterable[Path]) -> Iterator[float]:
     """Yield what the runs reached; one that left clients untested says nothing."""
     for folder in folders:

@@ -61,6 +61,8 @@ def main(grid: Grid, context: Context) -> None:
     """Run, or go on with the run in the folder ``out``."""
     tell_the_log()
     result = serve(grid, Deployment.of(context.run_config), Told())
+    for line in result.warnings:
+        log.warning(line)
     log.info("mean accuracy %.1f%%, results in %s", 100 * result.mean_accuracy, result.folder)
 
 
@@ -128,12 +130,13 @@ def unfinished(path: Path, config: RunConfig) -> bool:
     file = path / "config.toml"
     if (path / "summary.json").is_file():
         raise RunFolderError(f"The run in {path} is finished. Give another out=FOLDER to start a new one.")
-    if not file.is_file() or not config.checkpoint.every:
+    checkpoints = any((path / "checkpoints").glob("round-*.ckpt"))
+    if not file.is_file() or not (config.checkpoint.every or checkpoints):
         return False
     settings = tomllib.loads(file.read_text(encoding="utf-8"))
     settings.pop("environment", None)
     if json.dumps(settings, sort_keys=True) != json.dumps(dump(config), sort_keys=True):
-        if not any((path / "checkpoints").glob("round-*.ckpt")):
+        if not checkpoints:
             return False
         raise RunFolderError(
             f"{path} holds an unfinished run with other settings. Give these again, or another out=FOLDER."

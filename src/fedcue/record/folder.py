@@ -126,14 +126,17 @@ class RunFolder:
         """Return who released how often, as far as that was written down."""
         path = self.path / "releases.jsonl"
         releases: list[tuple[list[int], int]] = []
-        for record in _records(path):
+        damaged = f"{path} is damaged, so that what was spent is not known. Put it back, or start a new run."
+        try:
+            records = _records(path)
+        except RunFolderError as error:
+            raise RunFolderError(damaged) from error
+        for record in records:
             clients, count = record.get("clients"), record.get("releases")
-            numbers: list[Any] = [*clients, count] if isinstance(clients, list) else [None]
+            numbers: list[Any] = [*clients, count] if isinstance(clients, list) and clients else [None]
+            if not all(type(number) is int and 0 <= number < 2**31 for number in numbers) or count == 0:
+                raise RunFolderError(damaged)
             releases.append((numbers[:-1], numbers[-1]))
-            if not all(type(number) is int and number >= 0 for number in numbers) or count == 0:
-                raise RunFolderError(
-                    f"{path} is damaged, so that what was spent is not known. Start a new run."
-                )
         return releases
 
     @property

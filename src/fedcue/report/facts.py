@@ -140,19 +140,29 @@ def failures(runs: Sequence[RunRecord]) -> list[Failure]:
             at = f"stopped after round {len(run.rounds)} of {run.total_rounds}"
             why = f" ({run.problem[:500]})" if run.problem else ""
             found.append(Failure(name, f"{at}{why}; fedcue resume goes on from its last checkpoint."))
+        if run.summary.get("ended_early"):
+            found.append(Failure(name, f"ended early: {str(run.summary['ended_early'])[:500]}"))
         if run.summary.get("bad_images"):
             found.append(Failure(name, f"{run.summary['bad_images']} images could not be read."))
         for record in run.rounds:
-            problems = record.get("failures")
-            if isinstance(problems, list):
-                found += [Failure(f"{name}, round {record.get('round')}", _problem(p)) for p in problems]
+            found += [
+                Failure(f"{name}, round {record.get('round')}", p) for p in _problems(record, "failures")
+            ]
+        told = {failure.text for failure in found}
+        untested = [f"step evaluate, {problem}" for problem in _problems(run.summary, "untested")]
+        found += [Failure(name, problem) for problem in untested if problem not in told]
     return found[:MAX_FAILURES]
+
+
+def _problems(record: Mapping[str, Any], key: str) -> list[str]:
+    problems = record.get(key)
+    return [_problem(problem)[:500] for problem in problems] if isinstance(problems, list) else []
 
 
 def _problem(problem: Any) -> str:
     if not isinstance(problem, Mapping):
-        return str(problem)[:500]
-    return ", ".join(f"{key} {value}" for key, value in problem.items())[:500]
+        return str(problem)
+    return ", ".join(f"{key} {value}" for key, value in problem.items())
 
 
 def privacy(series: Sequence[RunSeries]) -> list[tuple[str, list[Fact]]]:

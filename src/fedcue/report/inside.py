@@ -9,7 +9,7 @@ import numpy as np
 from fedcue.report.figure import Axis, Figure, Heat, Panel, Series
 from fedcue.report.names import shorten
 from fedcue.report.project import how, plane
-from fedcue.report.runs import Array, RunRecord
+from fedcue.report.runs import Array, RunRecord, number, section
 from fedcue.report.series import RunSeries
 
 FIRST, SECOND = Axis("first direction"), Axis("second direction")
@@ -46,7 +46,7 @@ def mixing_weights(series: Sequence[RunSeries]) -> Figure | None:
 
 
 def _layers(run: RunRecord, count: int) -> list[int]:
-    layers = dict(run.config.get("method") or {}).get("layers")
+    layers = section(run.config, "method").get("layers")
     good = isinstance(layers, list) and len(layers) == count and all(isinstance(n, int) for n in layers)
     return list(layers) if good else list(range(count))  # type: ignore[arg-type]
 
@@ -142,7 +142,7 @@ def cls_tokens(series: Sequence[RunSeries]) -> Figure | None:
     tokens, labels = run.analysis["cls_tokens"], run.analysis["cls_labels"]
     if tokens.ndim != 3 or len(tokens) != len(labels) or not len(tokens):
         return None
-    depth = int(dict(run.model.get("setting") or {}).get("depth", tokens.shape[1] - 1))
+    depth = max(1, int(number(section(run.model, "setting").get("depth")) or tokens.shape[1] - 1))
     first = depth + 1 - tokens.shape[1]  # the block whose input is at position 0
     outputs = [
         block for block in dict.fromkeys((0, round((depth - 1) * 7 / 11), depth - 1)) if block >= first

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedcue.report.figure import Axis, Figure, Heat, Panel, Series
 from fedcue.report.names import shorten
-from fedcue.report.runs import Client, RunRecord
+from fedcue.report.runs import Client, RunRecord, number, section
 from fedcue.report.series import RunSeries, federations
 
 MAX_MAP_CELLS = 40_000
@@ -65,14 +65,15 @@ def worst_clients(series: Sequence[RunSeries]) -> list[tuple[str, str]]:
 
 def domain_accuracies(series: Sequence[RunSeries]) -> Figure | None:
     """Draw accuracy by domain, averaged over the domain's clients."""
-    tables = [(one, [run.summary.get("domains") or {} for run in one.runs]) for one in series]
+    tables = [(one, [section(run.summary, "domains") for run in one.runs]) for one in series]
     names = sorted({name for _, runs in tables for domains in runs for name in domains})
     if not names:
         return None
     lines = []
     for one, runs in tables:
-        means = [[d[name]["client_mean_accuracy"] for d in runs if name in d] for name in names]
-        values = [float(np.mean(found)) if found else None for found in means]
+        means = [[number(section(d, name).get("client_mean_accuracy")) for d in runs] for name in names]
+        known = [[mean for mean in found if mean is not None] for found in means]
+        values = [float(np.mean(found)) if found else None for found in known]
         if any(value is not None for value in values):
             lines.append(Series(one.label, list(range(len(names))), values, one.slot))
     axis = Axis("", categories=tuple(map(shorten, names)))
@@ -132,7 +133,7 @@ def _seed(run: RunRecord, panel: Panel) -> str:
 
 
 def _partition(run: RunRecord) -> str:
-    data, partition = (dict(run.config.get(name) or {}) for name in ("data", "partition"))
+    data, partition = (section(run.config, name) for name in ("data", "partition"))
     options = [f"{key.replace('_', ' ')} {value}" for key, value in partition.items() if key != "name"]
     what = shorten(f"{data.get('name', 'data')}, {partition.get('name', 'shared out')}")
     return f"{what} ({', '.join(options)})" if options else what

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -53,7 +54,7 @@ class RunRecord:
     @property
     def method(self) -> str:
         """Name of the method."""
-        return str(_section(self.config, "method").get("name", "unknown"))
+        return str(section(self.config, "method").get("name", "unknown"))
 
     @property
     def seed(self) -> int:
@@ -206,16 +207,27 @@ def _tensors(path: Path) -> dict[str, Array]:
         return {}
     try:
         return dict(load_file(path))
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
+    except (
+        SafetensorError,
+        OSError,
+        ValueError,
+        KeyError,
+        AttributeError,
+    ) as error:  # numpy lacks some types
         raise RunFolderError(f"{path} is damaged: {error}. Repeat the run.") from error
 
 
-def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = config.get(name)
-    return section if isinstance(section, Mapping) else {}
+def section(whole: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a table within a table, an empty one if there is none."""
+    part = whole.get(name)
+    return part if isinstance(part, Mapping) else {}
 
 
 def number(value: Any) -> float | None:
     """Return a finite number or nothing."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and np.isfinite(value) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # JSON's integers have any length
+        return None

@@ -33,6 +33,8 @@ class RunNumbers:
     paper: Mapping[str, float] = field(default_factory=dict)
     untested: int = 0
     """Clients that could not be tested and are not in the accuracies."""
+    ended_early: bool = False
+    """Whether its privacy budget was spent before its last round."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,8 @@ def read_run(folder: Path, target: float) -> RunNumbers:
         values = {name: summary[name] for name in (*ACCURACIES, "seconds")}
         values |= _per_visit(rounds) | _to_target(rounds, summary, target)
         numbers = {name: _number(values[name]) for name in MEASURES}
-        untested = len(summary.get("untested", []))
-        return RunNumbers(folder, int(config["seed"]), numbers, paper_numbers(config), untested)
+        untested, early = len(summary.get("untested", [])), "ended_early" in summary
+        return RunNumbers(folder, int(config["seed"]), numbers, paper_numbers(config), untested, early)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunFolderError(
             f"{folder} is not a finished run that can be read ({type(error).__name__}: {error}). "
@@ -152,17 +154,16 @@ def _to_target(
     Floats go both ways: those of all clients and the warm start, and those of one client in each round.
     """
     total, client = float(summary["warm_up_upload_floats"]), 0.0
+    names = ("rounds_to_target", "floats_to_target", "client_floats_to_target")
     for record in rounds:
         floats = record["upload_floats"] + record["download_floats"]
         total += floats
         client += floats / len(record["clients"])
         if record.get("mean_accuracy") is not None and record["mean_accuracy"] >= target:
-            reached = (record["round"], total, client)
-            break
-    else:
-        reached = (None, None, None)
-    names = ("rounds_to_target", "floats_to_target", "client_floats_to_target")
-    return dict(zip(names, reached, strict=True))
+            return dict(zip(names, (record["round"], total, client), strict=True))
+    if rounds and summary["mean_accuracy"] >= target:  # tested after the last round of a run that ended early
+        return dict(zip(names, (rounds[-1]["round"], total, client), strict=True))
+    return dict.fromkeys(names)
 
 
 def reference_of(row: Row, rows: Sequence[Row]) -> Row:

@@ -83,13 +83,15 @@ class Comparison:
     @property
     def note(self) -> str:
         """What a reader must know of the numbers."""
-        missing = {row.label: sum(run.untested for run in row.runs) for row in self.rows}
-        named = ", ".join(f"{count} of {label}" for label, count in missing.items() if count)
+        missing = [(sum(run.untested for run in row.runs), row.label) for row in self.rows]
+        named = ", ".join(f"{count} of {label}" for count, label in missing if count)
+        early = ", ".join(row.label for row in self.rows if any(run.ended_early for run in row.runs))
         return " ".join(
             [
                 NOTE,
                 *[paper.NOTE] * any(row.paper for row in self.rows),
                 *[f"Clients that could not be tested and are left out: {named}."] * bool(named),
+                *[f"Ended before their last round, their privacy budget spent: {early}."] * bool(early),
             ]
         )
 
@@ -131,7 +133,7 @@ class Comparison:
         write_json(folder / "compare.json", self.plain())
         write_text(folder / "compare.csv", _csv(self.rows))
         write_text(folder / "compare.md", "\n".join(map(markdown, tables)) + f"\n{self.note}\n")
-        write_text(folder / "compare.tex", "\n".join(map(latex, tables)))
+        write_text(folder / "compare.tex", "\n".join(map(latex, tables)) + f"\n% {self.note}\n")
 
 
 def compare(groups: Mapping[tuple[str, str], Sequence[Path]], target: float) -> Comparison:
@@ -181,6 +183,8 @@ def _plain_row(row: Row) -> dict[str, Any]:
         "variant": row.variant,
         "seeds": [run.seed for run in row.runs],
         "runs": [run.folder.name for run in row.runs],
+        "untested": [run.untested for run in row.runs],
+        "ended_early": [run.ended_early for run in row.runs],
         **({"paper": dict(row.paper)} if row.paper else {}),
         **{name: {"mean": m.mean, "std": m.std, "values": list(m.values)} for name, m in measures.items()},
     }

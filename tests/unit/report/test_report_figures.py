@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,6 +67,29 @@ def test_cost_to_a_target_leaves_out_who_never_reaches_it(eight: list[RunSeries]
         for s in (0, 1)
     ]
     assert pep.y == [np.mean(first)]
+
+
+def test_the_cost_counts_the_warm_start_as_the_curves_do(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one")
+    summary = json.loads((folder / "summary.json").read_text()) | {"warm_up_upload_bytes": 5_000_000}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    series = only(tmp_path)
+    cost = build("cost-to-target", series, target=0.0).panels[1].series[0].y[0]
+    assert cost == pytest.approx(build("accuracy-bytes", series).panels[0].series[0].x[0])
+    assert cost > 5
+
+
+@pytest.mark.parametrize("value", [[], {}, 10**400, "two", None, True], ids=lambda v: str(v)[:4])
+@pytest.mark.parametrize("key", ["round", "mean_accuracy", "upload_bytes", "seconds"])
+def test_a_value_that_is_no_number_is_left_out_of_every_figure(tmp_path: Path, key: str, value: Any) -> None:
+    folder = write_run(tmp_path / "one")
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.dumps(record | {key: value}) for record in records]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    summary = json.loads((folder / "summary.json").read_text()) | {"warm_up_upload_bytes": value}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    figures = [figure for section in build_all(only(tmp_path)).values() for figure in section]
+    assert any(figure.name == "loss-rounds" for figure in figures) == (key != "round")
 
 
 def test_every_client_is_a_dot_worst_first(eight: list[RunSeries]) -> None:

@@ -52,6 +52,14 @@ def test_a_damaged_file_damages_one_run_and_not_the_report(tmp_path: Path, name:
         assert failures(runs)[0].text
 
 
+def test_tensors_of_a_type_that_numpy_lacks_are_damage(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    header = b'{"head":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}'
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\x00")
+    with pytest.raises(RunFolderError, match="damaged"):
+        _ = read_run(folder).trained
+
+
 def test_seeds_form_a_series_and_unfinished_runs_stand_alone(tmp_path: Path) -> None:
     eight_methods(tmp_path, seeds=(0, 1))
     write_run(tmp_path / "pep-2", "pep", 2, done=5)
