@@ -21,6 +21,7 @@ from statistics import fmean, stdev
 import tomli_w
 
 from fedcue.config import read_recipe, recipes
+from fedcue.record.folder import read_metrics
 from fedcue.report import tables
 from fedcue.report.catalogue import build
 from fedcue.report.draw import save
@@ -32,6 +33,7 @@ SPLITS = {
     "cifar100-pathological": "CIFAR-100, 10 classes a client",
     "cifar100-dirichlet": "CIFAR-100, Dir(0.3)",
     "tinyimagenet-pathological": "Tiny-ImageNet, 10 classes a client",
+    "tinyimagenet-dirichlet": "Tiny-ImageNet, Dir(0.3)",
     "pacs": "PACS, by domain",
 }
 PATHOLOGICAL = "cifar100-pathological"
@@ -173,17 +175,17 @@ def by_round(target: Path, recipe: str, rows: Mapping[str, str]) -> str:
     """Return the mean accuracy of each of ``rows`` after the rounds in which it was tested, first seed."""
     lines: list[list[str]] = []
     for label, name in rows.items():
-        if not (folder := target / recipe / f"{name}-seed0").is_dir():
-            continue
-        entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        tests = [(entry["round"], entry["mean_accuracy"]) for entry in entries if "mean_accuracy" in entry]
-        lines = lines or [["rounds", *(str(number) for number, _ in tests)], ["---", *["---:"] * len(tests)]]
-        lines.append([label, *(f"{100 * accuracy:.1f}" for _, accuracy in tests)])
+        entries = read_metrics(target / recipe / f"{name}-seed0")
+        tests = {entry["round"]: entry["mean_accuracy"] for entry in entries if "mean_accuracy" in entry}
+        if len(tests) > 1:
+            lines = lines or [["rounds", *map(str, tests)], ["---", *["---:"] * len(tests)]]
+            lines.append([label, *(f"{100 * accuracy:.1f}" for accuracy in tests.values())])
     return markdown(lines)
 
 
 def pages(target: Path) -> dict[str, str]:
     """Return the tables that the documentation shows, by the name of their section."""
+    noisy = [recipe for recipe in SPLITS if any((target / recipe).glob("pep-privacy=*"))]
     seen = [recipe for recipe in SPLITS if (target / recipe).is_dir()]
     methods = overview(target)
     return {
@@ -191,7 +193,7 @@ def pages(target: Path) -> dict[str, str]:
         "summary": summary(target, seen),
         "rounds": by_round(target, PATHOLOGICAL, methods),
         "ablations": table(target, ABLATIONS, [PATHOLOGICAL]),
-        "noise": table(target, NOISE, [recipe for recipe in seen if recipe != "pacs"]),
+        "noise": table(target, NOISE, noisy),
         "priors": table(target, PRIORS, [PATHOLOGICAL]),
         "steps": table(target, STEPS, seen),
     }
