@@ -128,9 +128,10 @@ def overview(target: Path) -> dict[str, str]:
 def summary(target: Path, recipes: Sequence[str]) -> str:
     """Return one row for each method: mean accuracy, that with the log prior at test, and the paper's."""
     lines = [["", *(SPLITS[recipe] for recipe in recipes)], ["---", *["---:"] * len(recipes)]]
-    lines += [
-        [method_label(method), *(ours(target / recipe, method) for recipe in recipes)] for method in ORDER
-    ]
+    for method in ORDER:
+        cells = [ours(target / recipe, method) for recipe in recipes]
+        if not all(cell.startswith(NONE) for cell in cells):
+            lines.append([method_label(method), *cells])
     return markdown(lines)
 
 
