@@ -18,7 +18,11 @@ import fedcue
 
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINKED = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINKED = [
+    *PAGES,
+    *sorted((ROOT / "docs").glob("results/*.md")),
+    *sorted((ROOT / "docs").glob("decisions/*.md")),
+]
 TOO_LARGE = ("inaturalist", "domainnet", "office-home", "timm/", "scale=paper", "package.module")
 
 
