@@ -61,7 +61,7 @@ def failures(folder: Path) -> dict[tuple[int, int], str]:
         (failure["client"], record["round"]): failure["reason"]
         for record in read_metrics(folder)
         for failure in record.get("failures", [])
-        if "step" not in failure
+        if failure["step"] == "train"
     }
 
 
