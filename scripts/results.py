@@ -27,6 +27,7 @@ from fedcue.report.catalogue import build
 from fedcue.report.draw import save
 from fedcue.report.runs import find_runs
 from fedcue.report.series import method_label, series_of
+from fedcue.report.statistics import ACCURACIES
 
 KEPT = ("summary.json", "metrics.jsonl", "clients.csv")
 SPLITS = {
@@ -39,7 +40,6 @@ SPLITS = {
 PATHOLOGICAL = "cifar100-pathological"
 CHANGES = {"whiten=true": ", whitened", "logit_prior=test": " + log prior"}
 ORDER = ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "pfedpg", "ppt", "pep", "ncm", "cue")
-ACCURACIES = ("mean_accuracy", "worst_accuracy", "heldout_mean_accuracy")
 NONE = "–"
 
 ABLATIONS = {
@@ -127,7 +127,7 @@ def overview(target: Path) -> dict[str, str]:
 
 def summary(target: Path, recipes: Sequence[str]) -> str:
     """Return one row for each method: mean accuracy, that with the log prior at test, and the paper's."""
-    lines = [["", *(SPLITS[recipe] for recipe in recipes)], ["---", *["---:"] * len(recipes)]]
+    lines = [["", *(SPLITS[recipe] for recipe in recipes)]]
     for method in ORDER:
         cells = [ours(target / recipe, method) for recipe in recipes]
         if not all(cell.startswith(NONE) for cell in cells):
@@ -146,7 +146,7 @@ def ours(recipe: Path, method: str) -> str:
 
 def table(target: Path, rows: Mapping[str, str], recipes: Sequence[str]) -> str:
     """Return accuracies: a row for each of ``rows`` (label, and the runs' name), a column for each recipe."""
-    lines = [["", *(SPLITS[recipe] for recipe in recipes)], ["---", *["---:"] * len(recipes)]]
+    lines = [["", *(SPLITS[recipe] for recipe in recipes)]]
     for label, name in rows.items():
         cells = [accuracies(target / recipe, name) for recipe in recipes]
         if set(cells) != {NONE}:
@@ -155,8 +155,9 @@ def table(target: Path, rows: Mapping[str, str], recipes: Sequence[str]) -> str:
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:
-    """Return a table's lines as Markdown."""
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    """Return lines, of which the first are headings, as a Markdown table."""
+    rules = [["---", *["---:"] * (len(heads) - 1)] for heads in lines[:1]]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (*lines[:1], *rules, *lines[1:]))
 
 
 def accuracies(recipe: Path, name: str, which: Sequence[str] = ACCURACIES) -> str:
@@ -179,7 +180,7 @@ def by_round(target: Path, recipe: str, rows: Mapping[str, str]) -> str:
         entries = read_metrics(target / recipe / f"{name}-seed0")
         tests = {entry["round"]: entry["mean_accuracy"] for entry in entries if "mean_accuracy" in entry}
         if len(tests) > 1:
-            lines = lines or [["rounds", *map(str, tests)], ["---", *["---:"] * len(tests)]]
+            lines = lines or [["rounds", *map(str, tests)]]
             lines.append([label, *(f"{100 * accuracy:.1f}" for accuracy in tests.values())])
     return markdown(lines)
 

@@ -146,6 +146,7 @@ def test_a_private_run_whose_rounds_are_drawn_again_ends_within_its_budget(tmp_p
     assert result.summary["rounds"] == 2
     assert "Round 3 would spend" in result.summary["ended_early"]
     assert result.summary["privacy"]["epsilon"] <= 6
+    assert (tmp_path / "run" / "model.safetensors").is_file()
     assert json.loads((tmp_path / "run" / "model.json").read_text())["rounds"] == 2
     comparison = compare({("fedvpt", ""): [tmp_path / "run"]}, 0.0)
     assert comparison.note.endswith("Ended before their last round, their privacy budget spent: fedvpt.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -78,13 +77,11 @@ def _line(one: RunSeries, metric: str, x: Axis, positive: bool) -> Series | None
 
 
 def _points(run: RunRecord, metric: str, by_bytes: bool) -> Points:
-    travelled = _first_bytes(run)
     points: Points = {}
-    for record in run.rounds:
-        travelled += _bytes(record)
+    for record, megabytes in zip(run.rounds, run.megabytes, strict=True):
         value, round_ = number(record.get(metric)), number(record.get("round"))
         if value is not None and round_ is not None:
-            points[int(round_)] = (travelled / 1e6 if by_bytes else round_, value)
+            points[int(round_)] = (megabytes if by_bytes else round_, value)
     return points
 
 
@@ -136,21 +133,10 @@ def _costs(one: RunSeries, goal: float) -> Mapping[str, float]:
 
 
 def _cost(run: RunRecord, goal: float) -> dict[str, float]:
-    travelled, seconds = _first_bytes(run), 0.0
-    for record in run.rounds:
-        travelled += _bytes(record)
+    seconds = 0.0
+    for record, megabytes in zip(run.rounds, run.megabytes, strict=True):
         seconds += number(record.get("seconds")) or 0
         accuracy, round_ = number(record.get("mean_accuracy")), number(record.get("round"))
         if accuracy is not None and round_ is not None and accuracy >= goal:
-            return {"rounds": round_, "bytes": travelled / 1e6, "seconds": seconds}
+            return {"rounds": round_, "bytes": megabytes, "seconds": seconds}
     return {}
-
-
-def _first_bytes(run: RunRecord) -> float:
-    """Return what was sent before round 0."""
-    return number(run.summary.get("warm_up_upload_bytes")) or 0
-
-
-def _bytes(record: Mapping[str, Any]) -> float:
-    """Return what travelled in a round, both ways."""
-    return sum(number(record.get(f"{way}_bytes")) or 0 for way in ("upload", "download"))

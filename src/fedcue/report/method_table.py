@@ -125,8 +125,6 @@ def _run_cost(run: RunRecord, key: str) -> float | None:
     if key == "seconds":
         return run.last("seconds") if run.summary else sum(number(r.get("seconds")) or 0 for r in run.rounds)
     if key == "megabytes":
-        sides = ("upload_bytes", "download_bytes")
-        travelled = sum(number(r.get(side)) or 0 for r in run.rounds for side in sides)
-        return (travelled + (number(run.summary.get("warm_up_upload_bytes")) or 0)) / 1e6
+        return run.megabytes[-1]
     visits = sum(len(r["clients"]) for r in run.rounds if isinstance(r.get("clients"), list))
     return sum(number(r.get(key)) or 0 for r in run.rounds) / visits if visits else None

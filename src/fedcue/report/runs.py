@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,6 +97,16 @@ class RunRecord:
     def trained(self) -> dict[str, Array]:
         """Tensors of ``model.safetensors``."""
         return _tensors(self.path / "model.safetensors")
+
+    @property
+    def megabytes(self) -> list[float]:
+        """What had travelled after each round, both ways, the warm start included."""
+        rounds = [
+            sum(number(record.get(f"{way}_bytes")) or 0 for way in ("upload", "download"))
+            for record in self.rounds
+        ]
+        first = number(self.summary.get("warm_up_upload_bytes")) or 0
+        return [total / 1e6 for total in accumulate(rounds, initial=first)][1:]
 
     def last(self, name: str) -> float | None:
         """Return a metric of the summary or, while the run goes on, of the newest round that has it."""
@@ -207,13 +218,8 @@ def _tensors(path: Path) -> dict[str, Array]:
         return {}
     try:
         return dict(load_file(path))
-    except (
-        SafetensorError,
-        OSError,
-        ValueError,
-        KeyError,
-        AttributeError,
-    ) as error:  # numpy lacks some types
+    # numpy lacks some types, of which safetensors learns by an AttributeError
+    except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:
         raise RunFolderError(f"{path} is damaged: {error}. Repeat the run.") from error
 
 
