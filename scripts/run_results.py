@@ -1,4 +1,4 @@
-"""Make the runs that docs/results is made of, as many at a time as there are cores.
+"""Make the runs that docs/results is made of, as many at a time as there are cores (see taskset).
 
     python scripts/run_results.py DATA BACKBONE RUNS docs/results/cpu    # DATA holds cifar100 and so on
 
@@ -25,23 +25,27 @@ from fedcue.config import load
 PLAN = Path(__file__).with_name("results_plan.toml")
 FEDCUE = [sys.executable, "-m", "fedcue"]
 COMMON = ["scale=cpu", "heldout=0.1", "workers=1", "evaluation.prototype_sample=0", "evaluation.cls_sample=0"]
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 @dataclass(frozen=True)
 class Planned:
     """One run of the plan, and the settings it is tested again with."""
 
+    folder: str
     recipe: str
+    common: tuple[str, ...]
     method: str
     seed: int
     settings: tuple[str, ...]
     again: tuple[tuple[str, ...], ...]
 
     def place(self, more: tuple[str, ...] = ()) -> Path:
-        """Return the run's folder: RECIPE/METHOD[-KEY=VALUE...]-seedN."""
+        """Return the run's folder: FOLDER/METHOD[-KEY=VALUE...]-seedN."""
         changes = [text.partition("=") for text in (*self.settings, *more)]
         short = [f"{key.rpartition('.')[2]}={value.replace(' ', '')}" for key, _, value in changes]
-        return Path(self.recipe) / f"{'-'.join([self.method, *short])}-seed{self.seed}"
+        name = "-".join([self.method.rpartition(":")[2], *short])
+        return Path(self.folder) / f"{name}-seed{self.seed}"
 
     def places(self) -> list[Path]:
         """Return all folders it leaves."""
@@ -52,11 +56,12 @@ def planned() -> Iterator[Planned]:
     """Yield the runs of the plan in order, each of them once."""
     plan, seen = tomllib.loads(PLAN.read_text()), set()
     for entry in plan["runs"]:
+        recipe, common = entry["recipe"], tuple(entry.get("common", []))
+        folder, settings = entry.get("folder", recipe), tuple(entry.get("settings", []))
         for seed in entry.get("seeds", [0]):
             for method in entry["methods"]:
                 again = [*plan["again"].get(method, []), *entry.get("again", [])]
-                settings = tuple(entry.get("settings", []))
-                run = Planned(entry["recipe"], method, seed, settings, tuple(map(tuple, again)))
+                run = Planned(folder, recipe, common, method, seed, settings, tuple(map(tuple, again)))
                 if run.place() not in seen:
                     seen.add(run.place())
                     yield run
@@ -69,7 +74,7 @@ def make(run: Planned, data: Path, backbone: Path, runs: Path, kept: Path) -> st
     folder, log = runs / run.place(), runs / f"{run.place()}.log"
     folder.parent.mkdir(parents=True, exist_ok=True)
     root = data / load(run.recipe).data.name
-    settings = [*COMMON, f"data.root={root}", f"backbone={backbone}", f"method={run.method}"]
+    settings = [*COMMON, *run.common, f"data.root={root}", f"backbone={backbone}", f"method={run.method}"]
     command = [*FEDCUE, "run", run.recipe, *settings, f"seed={run.seed}", *run.settings, "--out", str(folder)]
     resume = ["--resume"] * (folder / "config.toml").is_file()
     steps = [] if (folder / "summary.json").is_file() else [[*command, *resume]]
@@ -79,7 +84,8 @@ def make(run: Planned, data: Path, backbone: Path, runs: Path, kept: Path) -> st
     ]
     with log.open("a") as output:
         for step in steps:
-            environment = os.environ | {"OMP_NUM_THREADS": "1"}
+            path = os.pathsep.join([str(BENCHMARKS), os.environ.get("PYTHONPATH", "")])
+            environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
             code = subprocess.run(step, stdout=output, stderr=output, env=environment).returncode
             if code:
                 return f"failed with exit code {code}, see {log}"
@@ -101,7 +107,7 @@ def main() -> None:
     """Run the plan."""
     data, backbone, runs, kept = map(Path, sys.argv[1:])
     todo = list(planned())
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for run, how in zip(todo, pool.map(lambda r: make(r, data, backbone, runs, kept), todo), strict=True):
             print(f"{run.place()}: {how}", flush=True)
     if not all(is_kept(run, kept) for run in todo):

@@ -48,6 +48,7 @@ def test_the_plan_names_each_run_once_and_each_can_be_loaded() -> None:
     runs = list(planned())
     assert len({run.place() for run in runs}) == len(runs)
     for run in runs:
-        load(run.recipe, ["scale=cpu", f"method={run.method}", *run.settings])
+        settings = ["scale=cpu", *run.common, f"method={run.method}", *run.settings]
+        load(run.recipe, settings)
         for more in run.again:
-            load(run.recipe, ["scale=cpu", f"method={run.method}", *run.settings, *more])
+            load(run.recipe, [*settings, *more])
