@@ -13,7 +13,7 @@ CPU = ROOT / "docs" / "results" / "cpu"
 SECTIONS = {
     "README.md": ["fedvpt", "demo", "results", "summary"],
     "docs/results/README.md": ["overview", "rounds", "ablations"],
-    "docs/cue.md": ["steps", "priors"],
+    "docs/cue.md": ["steps", "priors", "variants"],
     "docs/trust.md": ["noise"],
 }
 

@@ -14,6 +14,7 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from glob import escape
 from pathlib import Path
 from statistics import fmean, stdev
@@ -38,7 +39,9 @@ SPLITS = {
     "pacs": "PACS, by domain",
 }
 PATHOLOGICAL = "cifar100-pathological"
-CHANGES = {"whiten=true": ", whitened", "logit_prior=test": " + log prior"}
+TRIALS = {"cue-variants": "CIFAR-100, 10 classes a client, validation images"}
+CONTROL = "logit_prior=test"
+CHANGES = {"whiten=true": ", whitened", CONTROL: " + log prior"}
 ORDER = ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "pfedpg", "ppt", "pep", "ncm", "cue")
 NONE = "–"
 
@@ -74,6 +77,20 @@ STEPS = {
     "+ whitened": "ncm-whiten=true-logit_prior=test",
     "+ prompts and own rows tuned (`cue`)": "cue",
 }
+VARIANTS = {
+    "no training: whitened class means with the prior": "ncm-whiten=true-logit_prior=test",
+    "`cue`": "cue",
+    "prompt rate 1.5 instead of 5": "cue-prompt_lr=1.5",
+    "rates fall by a tenth each round": "cue-lr_decay=0.9",
+    "prior at test only, not in the loss": "cue-logit_prior=test",
+    "class means not whitened": "cue-whiten=false",
+    "prompts in the first block only": "cue-blocks=1",
+    "four prompts a block": "cue-prompts=4",
+    "PEP-FedPT's mixed class prompts on top": "Mixed",
+    "head made anew from refreshed class means, not trained": "Tied-head_lr=0",
+    "server momentum 0.5": "Momentum",
+    "learned temperature": "Scaled",
+}
 
 
 def keep(source: Path, target: Path) -> None:
@@ -102,7 +119,7 @@ def variant(folder: Path) -> tuple[str, str]:
 
 
 def tabulate(recipe: Path) -> None:
-    """Write the comparison of one recipe's runs, and the curves of those tested in several rounds."""
+    """Write the comparison of one recipe's runs, and the curves of methods and their controls."""
     groups: dict[tuple[str, str], list[Path]] = {}
     folders = sorted(path.parent for path in recipe.glob("*/config.toml"))
     for folder in sorted(folders, key=lambda f: (ORDER.index(variant(f)[0]), variant(f)[1], f.name)):
@@ -110,26 +127,31 @@ def tabulate(recipe: Path) -> None:
         groups.setdefault((f"{method} {text}".strip(), ""), []).append(folder)
     known = read_recipe(recipe.name)[1] if recipe.name in recipes() else {}
     tables.compare(groups, known.get("compare", {}).get("target", 0.8)).write(recipe)
-    plain = [path for (name, _), paths in groups.items() if name in ORDER for path in paths]
-    runs = [run for run in find_runs(plain) if len(run.rounds) > 1]
-    if runs:
-        for name in ("accuracy-rounds", "accuracy-bytes"):
-            save(build(name, series_of(runs)), recipe / f"{name}.png")
+    shown = [folder for change in ("", CONTROL) for folder in folders if variant(folder)[1] == change]
+    lines = [replace(one, label=label(*variant(one.runs[0].path))) for one in series_of(find_runs(shown))]
+    for name in ("accuracy-rounds", "accuracy-bytes"):
+        save(build(name, lines), recipe / f"{name}.png")
+
+
+def label(method: str, changes: str) -> str:
+    """Return a run's name as tables and figures have it."""
+    return method_label(method) + "".join(CHANGES[change] for change in changes.split())
 
 
 def overview(target: Path) -> dict[str, str]:
     """Return the rows of the table of all methods, each with its control: label, and the runs' name."""
-    names = {file.parent.name.rpartition("-seed")[0] for file in target.glob("*/*/summary.json")}
+    runs = [run for recipe in SPLITS for run in (target / recipe).glob("*-seed*")]
+    names = {run.name.rpartition("-seed")[0] for run in runs}
     found = [(*variant(target / f"{name}-seed0"), name) for name in names]
     plain = sorted((ORDER.index(m), c, n) for m, c, n in found if set(c.split()) <= set(CHANGES))
-    return {method_label(ORDER[m]) + "".join(CHANGES[x] for x in c.split()): name for m, c, name in plain}
+    return {label(ORDER[method], changes): name for method, changes, name in plain}
 
 
-def summary(target: Path, recipes: Sequence[str]) -> str:
+def summary(target: Path, columns: Mapping[str, str]) -> str:
     """Return one row for each method: mean accuracy, that with the log prior at test, and the paper's."""
-    lines = [["", *(SPLITS[recipe] for recipe in recipes)]]
+    lines = [["", *columns.values()]]
     for method in ORDER:
-        cells = [ours(target / recipe, method) for recipe in recipes]
+        cells = [ours(target / recipe, method) for recipe in columns]
         if not all(cell.startswith(NONE) for cell in cells):
             lines.append([method_label(method), *cells])
     return markdown(lines)
@@ -137,18 +159,16 @@ def summary(target: Path, recipes: Sequence[str]) -> str:
 
 def ours(recipe: Path, method: str) -> str:
     """Return a method's mean accuracy → with the log prior (the paper's)."""
-    mean, control = (
-        accuracies(recipe, name, ["mean_accuracy"]) for name in (method, f"{method}-logit_prior=test")
-    )
+    mean, control = (accuracies(recipe, name, ["mean_accuracy"]) for name in (method, f"{method}-{CONTROL}"))
     paper = read_recipe(recipe.name)[1].get("paper", {}).get(method, {}).get("mean")
     return mean + (f" → {control}" if control != NONE else "") + (f" ({paper:.1f})" if paper else "")
 
 
-def table(target: Path, rows: Mapping[str, str], recipes: Sequence[str]) -> str:
-    """Return accuracies: a row for each of ``rows`` (label, and the runs' name), a column for each recipe."""
-    lines = [["", *(SPLITS[recipe] for recipe in recipes)]]
+def table(target: Path, rows: Mapping[str, str], columns: Mapping[str, str]) -> str:
+    """Return accuracies: rows by label with the name of their runs, columns by folder with their heading."""
+    lines = [["", *columns.values()]]
     for label, name in rows.items():
-        cells = [accuracies(target / recipe, name) for recipe in recipes]
+        cells = [accuracies(target / folder, name) for folder in columns]
         if set(cells) != {NONE}:
             lines.append([label, *cells])
     return markdown(lines)
@@ -187,17 +207,24 @@ def by_round(target: Path, recipe: str, rows: Mapping[str, str]) -> str:
 
 def pages(target: Path) -> dict[str, str]:
     """Return the tables that the documentation shows, by the name of their section."""
-    noisy = [recipe for recipe in SPLITS if any((target / recipe).glob("pep-privacy=*"))]
-    seen = [recipe for recipe in SPLITS if (target / recipe).is_dir()]
-    methods = overview(target)
+    noisy, seen = with_runs(target, "pep-privacy=*"), with_runs(target, "*")
+    first, methods = {PATHOLOGICAL: SPLITS[PATHOLOGICAL]}, overview(target)
     return {
         "overview": table(target, methods, seen),
         "summary": summary(target, seen),
         "rounds": by_round(target, PATHOLOGICAL, methods),
-        "ablations": table(target, ABLATIONS, [PATHOLOGICAL]),
+        "ablations": table(target, ABLATIONS, first),
         "noise": table(target, NOISE, noisy),
-        "priors": table(target, PRIORS, [PATHOLOGICAL]),
+        "priors": table(target, PRIORS, first),
         "steps": table(target, STEPS, seen),
+        "variants": table(target, VARIANTS, TRIALS),
+    }
+
+
+def with_runs(target: Path, pattern: str) -> dict[str, str]:
+    """Return the splits that have a run of such a name."""
+    return {
+        recipe: name for recipe, name in SPLITS.items() if any((target / recipe).glob(f"{pattern}-seed*"))
     }
 
 
@@ -206,8 +233,9 @@ def main() -> None:
     target = Path(sys.argv[1])
     if len(sys.argv) > 2:
         keep(Path(sys.argv[2]), target)
-    for recipe in sorted(path for path in target.iterdir() if path.is_dir()):
-        tabulate(recipe)
+    for recipe in SPLITS:
+        if (target / recipe).is_dir():
+            tabulate(target / recipe)
 
 
 if __name__ == "__main__":

@@ -77,8 +77,10 @@ def _line(one: RunSeries, metric: str, x: Axis, positive: bool) -> Series | None
 
 
 def _points(run: RunRecord, metric: str, by_bytes: bool) -> Points:
+    if not run.rounds and (value := run.last(metric)) is not None:  # tested, never trained: one point
+        return {0: (run.megabytes[0] if by_bytes else 0, value)}
     points: Points = {}
-    for record, megabytes in zip(run.rounds, run.megabytes, strict=True):
+    for record, megabytes in zip(run.rounds, run.megabytes[1:], strict=True):
         value, round_ = number(record.get(metric)), number(record.get("round"))
         if value is not None and round_ is not None:
             points[int(round_)] = (megabytes if by_bytes else round_, value)
@@ -134,7 +136,7 @@ def _costs(one: RunSeries, goal: float) -> Mapping[str, float]:
 
 def _cost(run: RunRecord, goal: float) -> dict[str, float]:
     seconds = 0.0
-    for record, megabytes in zip(run.rounds, run.megabytes, strict=True):
+    for record, megabytes in zip(run.rounds, run.megabytes[1:], strict=True):
         seconds += number(record.get("seconds")) or 0
         accuracy, round_ = number(record.get("mean_accuracy")), number(record.get("round"))
         if accuracy is not None and round_ is not None and accuracy >= goal:

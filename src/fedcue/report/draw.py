@@ -10,19 +10,22 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure as Canvas
+from matplotlib.textpath import TextPath
 
 from fedcue.errors import ConfigError
 from fedcue.record.files import write_bytes, write_text
 from fedcue.report.figure import Axis, Figure, Panel, to_csv
 from fedcue.report.palette import LIGHT
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LEGEND_POINTS, KEY_POINTS = 9, 45
+"""Size of a legend's letters, and the width of the line beside them with its gaps."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h")
 DASHES = ("-", "--", ":")
 STYLE: Any = {
     "font.family": "sans-serif", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
     "axes.grid": True, "grid.color": "#e3e6ea", "axes.axisbelow": True, "axes.titlesize": 10,
-    "axes.titlelocation": "left", "legend.frameon": False, "legend.fontsize": 9, "svg.fonttype": "none",
-    "svg.hashsalt": "fedcue", "text.parse_math": False, "savefig.dpi": 160,
+    "axes.titlelocation": "left", "legend.frameon": False, "legend.fontsize": LEGEND_POINTS,
+    "svg.fonttype": "none", "svg.hashsalt": "fedcue", "text.parse_math": False, "savefig.dpi": 160,
 }  # fmt: skip
 FORMATS = (".png", ".svg", ".csv")
 
@@ -94,7 +97,10 @@ def _legend(canvas: Canvas, figure: Figure, grid: Any) -> None:
     names = {series.name for panel in figure.panels for series in panel.series}
     if figure.panels[0].kind in ("line", "scatter") and 1 < len(names) <= 16:
         handles, labels = grid[0].get_legend_handles_labels()
-        canvas.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
+        widest = max(TextPath((0, 0), label, size=LEGEND_POINTS).get_extents().width for label in labels)
+        room = int(canvas.get_figwidth() * 72 / (KEY_POINTS + widest))
+        columns = min(4, len(labels), max(1, room))
+        canvas.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def _colour(slot: int) -> str:
@@ -111,7 +117,7 @@ def _lines(axes: Any, panel: Panel) -> None:
         few = len(x) <= 25
         axes.plot(
             x, y, DASHES[series.slot // len(LIGHT) % 3], color=colour, label=series.name, linewidth=1.8,
-            marker=MARKERS[series.slot % 8] if few else None, markersize=4.5,
+            marker=MARKERS[series.slot % len(MARKERS)] if few else None, markersize=4.5,
         )  # fmt: skip
         if series.low is not None and series.high is not None:
             axes.fill_between(
@@ -122,7 +128,15 @@ def _lines(axes: Any, panel: Panel) -> None:
 def _scatter(axes: Any, panel: Panel) -> None:
     for series in panel.series:
         x, y, colour = _floats(series.x), _floats(series.y), _colour(series.slot)
-        axes.scatter(x, y, s=26, color=colour, marker=MARKERS[series.slot % 8], label=series.name, alpha=0.85)
+        axes.scatter(
+            x,
+            y,
+            s=26,
+            color=colour,
+            marker=MARKERS[series.slot % len(MARKERS)],
+            label=series.name,
+            alpha=0.85,
+        )
         if series.low is not None and series.high is not None:
             axes.vlines(x, _floats(series.low), _floats(series.high), color=colour)
         if len(panel.series) == 1 and len(series.labels) <= 120:

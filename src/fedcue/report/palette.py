@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-LIGHT = ("#0b62a4", "#b8500a", "#0c7a5b", "#a8327d", "#5b4bb5", "#7a6000", "#b3261e", "#3d4a57")
-DARK = ("#6cb6ff", "#ff9f4a", "#4fd1a5", "#ff8ac9", "#b9a8ff", "#e3c64a", "#ff8a80", "#c3ced9")
+LIGHT = (
+    "#0b62a4", "#b8500a", "#0c7a5b", "#a8327d", "#5b4bb5", "#7a6000", "#b3261e", "#3d4a57",
+    "#00727f", "#8a4f33",
+)  # fmt: skip
+DARK = (
+    "#6cb6ff", "#ff9f4a", "#4fd1a5", "#ff8ac9", "#b9a8ff", "#e3c64a", "#ff8a80", "#c3ced9",
+    "#5fd3e6", "#dba88c",
+)  # fmt: skip
 """For lines and marks. With a symbol of its own or a dash, a line is never told by colour alone."""
 
 COLOURS = len(LIGHT)
@@ -11,6 +17,7 @@ COLOURS = len(LIGHT)
 LIGHT_GROUND, DARK_GROUND = "#ffffff", "#14181d"
 SYMBOLS = (
     "circle", "rect", "triangle", "diamond", "emptyCircle", "emptyRect", "emptyTriangle", "emptyDiamond",
+    "roundRect", "pin",
 )  # fmt: skip
 
 

@@ -100,13 +100,13 @@ class RunRecord:
 
     @property
     def megabytes(self) -> list[float]:
-        """What had travelled after each round, both ways, the warm start included."""
+        """What had travelled before the first round (the warm start) and after each, both ways."""
         rounds = [
             sum(number(record.get(f"{way}_bytes")) or 0 for way in ("upload", "download"))
             for record in self.rounds
         ]
         first = number(self.summary.get("warm_up_upload_bytes")) or 0
-        return [total / 1e6 for total in accumulate(rounds, initial=first)][1:]
+        return [total / 1e6 for total in accumulate(rounds, initial=first)]
 
     def last(self, name: str) -> float | None:
         """Return a metric of the summary or, while the run goes on, of the newest round that has it."""

@@ -8,15 +8,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 from handmade import METHODS, eight_methods, round_record, write_run
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from fedcue.errors import ConfigError, RunFolderError
 from fedcue.report.catalogue import FIGURES, build, build_all
-from fedcue.report.draw import save
+from fedcue.report.draw import MARKERS, STYLE, paint, save
 from fedcue.report.figure import plain, to_csv
-from fedcue.report.palette import DARK, DARK_GROUND, LIGHT, LIGHT_GROUND, contrast
+from fedcue.report.palette import DARK, DARK_GROUND, LIGHT, LIGHT_GROUND, SYMBOLS, contrast
 from fedcue.report.runs import find_runs, read_run
 from fedcue.report.series import RunSeries, series_of
 
@@ -77,6 +79,27 @@ def test_the_cost_counts_the_warm_start_as_the_curves_do(tmp_path: Path) -> None
     cost = build("cost-to-target", series, target=0.0).panels[1].series[0].y[0]
     assert cost == pytest.approx(build("accuracy-bytes", series).panels[0].series[0].x[0])
     assert cost > 5
+
+
+def test_a_run_that_never_trained_is_a_point_before_the_first_round(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one", method="ncm", rounds=1)
+    (folder / "metrics.jsonl").unlink()
+    summary = json.loads((folder / "summary.json").read_text()) | {"warm_up_upload_bytes": 5_000_000}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    for name, at in (("accuracy-rounds", 0), ("accuracy-bytes", 5)):
+        (line,) = build(name, only(tmp_path)).panels[0].series
+        assert (line.x, line.y) == ([at], [summary["mean_accuracy"]])
+
+
+@pytest.mark.parametrize("length", [6, 20, 40])
+def test_a_legend_stays_within_the_picture(tmp_path: Path, length: int) -> None:
+    for number in range(8):
+        write_run(tmp_path / str(number), method=f"{number}{'m' * length}"[:length], rounds=2)
+    with mpl.rc_context(STYLE):
+        canvas = paint(build("accuracy-rounds", only(tmp_path)))
+        FigureCanvasAgg(canvas).draw()
+    legend = canvas.legends[0].get_window_extent()
+    assert 0 <= legend.x0 < legend.x1 <= canvas.bbox.x1
 
 
 @pytest.mark.parametrize("value", [[], {}, 10**400, "two", None, True], ids=lambda v: str(v)[:4])
@@ -229,6 +252,14 @@ def test_every_kind_of_figure_is_drawn(eight: list[RunSeries], tmp_path: Path, n
     save(build(name, eight), tmp_path / "figure.png", tmp_path / "figure.svg")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "figure.svg").read_text()
+
+
+def test_every_method_of_ours_has_a_colour_and_a_mark_of_its_own(tmp_path: Path) -> None:
+    for method in (*METHODS, "ncm", "cue"):
+        write_run(tmp_path / method, method=method, rounds=2)
+    slots = {series.slot for series in only(tmp_path)}
+    assert len(slots) == len({slot % len(LIGHT) for slot in slots}) == len(METHODS) + 2
+    assert len(set(LIGHT)) == len(set(DARK)) == len(set(SYMBOLS)) == len(set(MARKERS)) == len(LIGHT)
 
 
 def test_colours_stand_out_on_their_ground() -> None:
