@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedcue.model.prompted import Insertion, Prefix, PromptedViT, Prompter, no_prompts
 from fedcue.model.prompts import class_scores, deep, mixed, shallow
-from fedcue.model.vit import Architecture, VisionTransformer
+from fedcue.model.vit import Architecture, VisionTransformer, attend
 
 WIDTH, DEPTH = 32, 4
 
@@ -188,3 +188,12 @@ def test_bfloat16_is_close_and_leaves_scores_and_residuals_in_float32(
     assert not torch.equal(rough, exact)
     assert (rough - exact).norm() < 0.03 * exact.norm()
     assert (rough_gradient - exact_gradient).norm() < 0.1 * exact_gradient.norm()
+
+
+def test_attention_in_bfloat16_is_the_fused_kernels_up_to_rounding(model: PromptedViT) -> None:
+    q, k, v = torch.randn(3, 2, 4, 7, 16, generator=torch.Generator().manual_seed(3))
+    exact = torch.nn.functional.scaled_dot_product_attention(q[:, :, :3], k, v)
+    rough = attend(q[:, :, :3].bfloat16(), k.bfloat16(), v.bfloat16())
+    assert rough.dtype == torch.bfloat16
+    assert (rough.float() - exact).abs().max() < 0.03
+    assert model.backbone.blocks[0].attn.qkv.weight.dtype == torch.float32  # a copy is turned, not the model

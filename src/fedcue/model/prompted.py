@@ -7,6 +7,7 @@ Prompts carry no position embedding: their order does not matter to the attentio
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,7 +66,8 @@ class PromptedViT:
     """The frozen backbone and the ways to run it."""
 
     def __init__(self, backbone: VisionTransformer, precision: Precision = "float32") -> None:
-        self.backbone, self.precision = backbone, precision
+        self.backbone = backbone if precision == "float32" else with_products_in(torch.bfloat16, backbone)
+        self.precision = precision
         self.architecture = backbone.architecture
         self.depth = backbone.architecture.depth
 
@@ -132,6 +134,15 @@ class PromptedViT:
                 x = block(x, qkv, read if index == stop - 1 else None)
                 qkv = None
         return x
+
+
+def with_products_in(dtype: torch.dtype, backbone: VisionTransformer) -> VisionTransformer:
+    """Return a copy whose blocks' matrices are of a type, so that autocast need not turn them at every step."""
+    copied = deepcopy(backbone)
+    for module in copied.blocks.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.to(dtype)
+    return copied
 
 
 def _place(x: Tensor, tokens: Tensor, overwrite: bool) -> Tensor:
