@@ -190,10 +190,20 @@ def test_bfloat16_is_close_and_leaves_scores_and_residuals_in_float32(
     assert (rough_gradient - exact_gradient).norm() < 0.1 * exact_gradient.norm()
 
 
-def test_attention_in_bfloat16_is_the_fused_kernels_up_to_rounding(model: PromptedViT) -> None:
+def test_attention_in_bfloat16_is_the_fused_kernels_up_to_rounding() -> None:
     q, k, v = torch.randn(3, 2, 4, 7, 16, generator=torch.Generator().manual_seed(3))
     exact = torch.nn.functional.scaled_dot_product_attention(q[:, :, :3], k, v)
     rough = attend(q[:, :, :3].bfloat16(), k.bfloat16(), v.bfloat16())
     assert rough.dtype == torch.bfloat16
     assert (rough.float() - exact).abs().max() < 0.03
-    assert model.backbone.blocks[0].attn.qkv.weight.dtype == torch.float32  # a copy is turned, not the model
+
+
+def test_bfloat16_turns_a_copy_of_the_matrices_and_nothing_else(model: PromptedViT) -> None:
+    own = PromptedViT(model.backbone, "bfloat16").backbone
+    changed = {name for name, tensor in own.state_dict().items() if tensor.dtype == torch.bfloat16}
+    assert {tensor.dtype for tensor in model.backbone.state_dict().values()} == {torch.float32}
+    assert changed == {
+        name
+        for name in own.state_dict()
+        if name.startswith("blocks.") and any(part in name for part in ("qkv", "proj", "fc1", "fc2"))
+    }

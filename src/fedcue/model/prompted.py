@@ -137,7 +137,7 @@ class PromptedViT:
 
 
 def with_products_in(dtype: torch.dtype, backbone: VisionTransformer) -> VisionTransformer:
-    """Return a copy whose blocks' matrices are of a type, so that autocast need not turn them at every step."""
+    """Return a copy whose blocks' matrices are of a type: autocast need not turn them at every step."""
     copied = deepcopy(backbone)
     for module in copied.blocks.modules():
         if isinstance(module, torch.nn.Linear):
