@@ -39,7 +39,11 @@ SPLITS = {
     "pacs": "PACS, by domain",
 }
 PATHOLOGICAL = "cifar100-pathological"
-TRIALS = {"cue-variants": "CIFAR-100, 10 classes a client, validation images"}
+TRIALS = {
+    "cue-variants": "CIFAR-100, 10 classes a client, validation images",
+    "cue-variants-pacs": "PACS, validation images",
+}
+TUNING = Path("tuning", "trials.json")
 CONTROL = "logit_prior=test"
 CHANGES = {"whiten=true": ", whitened", CONTROL: " + log prior"}
 ORDER = ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "pfedpg", "ppt", "pep", "ncm", "cue")
@@ -56,6 +60,13 @@ ABLATIONS = {
     "mixed prompts accumulate": "pep-ccmp_mode=accumulate",
     "scores from a pass without prompts": "pep-score_source=bare",
     "no momentum of prototypes": "pep-momentum=0",
+}
+LONG = "-epochs=5-head_lr=0.005-prompt_lr=0.5"
+EPOCHS = {
+    "FedVPT": f"fedvpt{LONG}",
+    "FedVPT + log prior": f"fedvpt{LONG}-{CONTROL}",
+    "PEP-FedPT": f"pep{LONG}",
+    "PEP-FedPT + log prior": f"pep{LONG}-{CONTROL}",
 }
 NOISE = {
     "none": "pep",
@@ -80,10 +91,12 @@ STEPS = {
 VARIANTS = {
     "no training: whitened class means with the prior": "ncm-whiten=true-logit_prior=test",
     "`cue`": "cue",
-    "prompt rate 1.5 instead of 5": "cue-prompt_lr=1.5",
-    "rates fall by a tenth each round": "cue-lr_decay=0.9",
+    "prompt rate 5 instead of 1.5": "cue-prompt_lr=5",
+    "prompt rate 0.5": "cue-prompt_lr=0.5",
+    "head rate 0.005 instead of 0.0005": "cue-head_lr=0.005",
     "prior at test only, not in the loss": "cue-logit_prior=test",
     "class means not whitened": "cue-whiten=false",
+    "random head instead of class means (head rate 0.02)": "cue-head_init=random-head_lr=0.02",
     "prompts in the first block only": "cue-blocks=1",
     "four prompts a block": "cue-prompts=4",
     "PEP-FedPT's mixed class prompts on top": "Mixed",
@@ -205,6 +218,19 @@ def by_round(target: Path, recipe: str, rows: Mapping[str, str]) -> str:
     return markdown(lines)
 
 
+def rates(target: Path) -> str:
+    """Return each method's validation accuracy for each pair of rates that was tried, the best in bold."""
+    trials = json.loads((target / TUNING).read_text())["trials"] if (target / TUNING).is_file() else []
+    cells: dict[str, dict[str, str]] = {}
+    for trial in trials:
+        pair = f"{trial['training.head_lr']:g}, {trial['training.prompt_lr']:g}"
+        accuracy = f"{100 * trial['validation_accuracy']:.1f}"
+        cells.setdefault(trial["method"], {})[pair] = f"**{accuracy}**" if trial["chosen"] else accuracy
+    heads = list(dict.fromkeys(pair for row in cells.values() for pair in row))
+    lines = [[method_label(m), *(cells[m].get(pair, NONE) for pair in heads)] for m in ORDER if m in cells]
+    return markdown([["head rate, prompt rate", *heads], *lines])
+
+
 def pages(target: Path) -> dict[str, str]:
     """Return the tables that the documentation shows, by the name of their section."""
     noisy, seen = with_runs(target, "pep-privacy=*"), with_runs(target, "*")
@@ -218,6 +244,8 @@ def pages(target: Path) -> dict[str, str]:
         "priors": table(target, PRIORS, first),
         "steps": table(target, STEPS, seen),
         "variants": table(target, VARIANTS, TRIALS),
+        "epochs": table(target, EPOCHS, first),
+        "rates": rates(target),
     }
 
 

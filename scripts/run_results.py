@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from results import keep
@@ -56,15 +57,14 @@ def planned() -> Iterator[Planned]:
     """Yield the runs of the plan in order, each of them once."""
     plan, seen = tomllib.loads(PLAN.read_text()), set()
     for entry in plan["runs"]:
-        recipe, common = entry["recipe"], tuple(entry.get("common", []))
-        folder, settings = entry.get("folder", recipe), tuple(entry.get("settings", []))
-        for seed in entry.get("seeds", [0]):
-            for method in entry["methods"]:
-                again = [*plan["again"].get(method, []), *entry.get("again", [])]
-                run = Planned(folder, recipe, common, method, seed, settings, tuple(map(tuple, again)))
-                if run.place() not in seen:
-                    seen.add(run.place())
-                    yield run
+        recipe, common = entry["recipe"], (*plan["common"], *entry.get("common", []))
+        folder, variants = entry.get("folder", recipe), entry.get("variants", [[]])
+        for seed, method, settings in product(entry.get("seeds", [0]), entry["methods"], variants):
+            again = [*plan["again"].get(method, []), *entry.get("again", [])]
+            run = Planned(folder, recipe, common, method, seed, tuple(settings), tuple(map(tuple, again)))
+            if run.place() not in seen:
+                seen.add(run.place())
+                yield run
 
 
 def make(run: Planned, data: Path, backbone: Path, runs: Path, kept: Path) -> str:
