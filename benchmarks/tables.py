@@ -38,7 +38,8 @@ def when(result: dict[str, Any]) -> str:
 
 def limit() -> str:
     """Return the table of ``fedcue bench``."""
-    found = [result for name in ("bench-base", "bench-tiny", "bench-tiny-bfloat16") if (result := read(name))]
+    names = [f"bench-{size}{precision}" for size in ("base", "tiny") for precision in ("", "-bfloat16")]
+    found = [result for name in names if (result := read(name))]
     rows = [
         (
             f"{r['backbone'].removeprefix('timm/')}, {r['image_size']} px, {r['precision']}",
