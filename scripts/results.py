@@ -37,6 +37,7 @@ SPLITS = {
     "tinyimagenet-pathological": "Tiny-ImageNet, 10 classes a client",
     "tinyimagenet-dirichlet": "Tiny-ImageNet, Dir(0.3)",
     "pacs": "PACS, by domain",
+    "cifar100-iid": "CIFAR-100, iid",
 }
 PATHOLOGICAL = "cifar100-pathological"
 TRIALS = {
@@ -90,11 +91,11 @@ STEPS = {
 }
 VARIANTS = {
     "no training: whitened class means with the prior": "ncm-whiten=true-logit_prior=test",
-    "`cue`": "cue",
+    "`cue`, but with the prior in the loss, too": "cue",
+    "prior at test only: `cue`": "cue-logit_prior=test",
     "prompt rate 5 instead of 1.5": "cue-prompt_lr=5",
     "prompt rate 0.5": "cue-prompt_lr=0.5",
     "head rate 0.005 instead of 0.0005": "cue-head_lr=0.005",
-    "prior at test only, not in the loss": "cue-logit_prior=test",
     "class means not whitened": "cue-whiten=false",
     "random head instead of class means (head rate 0.02)": "cue-head_init=random-head_lr=0.02",
     "prompts in the first block only": "cue-blocks=1",

@@ -1,7 +1,7 @@
-"""Cue: the head starts as class prototypes, priors make it personal, prompts are then tuned.
+"""Cue: the head starts as class prototypes, prompts are then tuned, priors make the decision personal.
 
-All parameters are global. A client trains the prompts and the head's rows of its own classes; the
-rows of other classes neither move nor travel (``transport=sparse``).
+All parameters are global. With the prior in the loss, too (``logit_prior=train+test``), the head's rows
+of classes that a client does not hold neither move nor travel (``transport=sparse``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedcue.types import ClientMemory, Download, Kind, ServerState, Setting, Ten
 
 
 class Cue(Method):
-    """Prototypes for a head, log priors on its logits in training and test, shared prompts."""
+    """Prototypes for a head, shared prompts, log priors on the logits."""
 
     name: ClassVar[str] = "cue"
     prompt_names: ClassVar[tuple[str, ...]] = ("prompts",)
@@ -32,7 +32,7 @@ class Cue(Method):
 
     head_bias: bool = Field(default=True, description="centre the images too, not the prototypes alone")
     logit_prior: Literal["none", "test", "train+test"] = Field(
-        default="train+test", description="add the log of the client's class prior to the logits"
+        default="test", description="add the log of the client's class prior to the logits"
     )
     prompts: int = Field(default=1, ge=1, description="number of prompts per block")
     blocks: int | None = Field(default=None, ge=1, description="first blocks with prompts (default: all)")
@@ -78,9 +78,9 @@ class Cue(Method):
         return ServerState(0, {name: head.get(name, tensor) for name, tensor in tensors.items()})
 
     def update(self, visit: Visit, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
-        """Train the prompts and the head's rows of the classes that have a prior here.
+        """Train the prompts and the head: with the prior in the loss only rows of classes that have one.
 
-        With the prior in the loss no other row has a gradient; left out, it has no decay either.
+        No other row has a gradient then; left out, it has no decay either.
         """
         if self.logit_prior != "train+test":
             return super().update(visit, download, memory)
