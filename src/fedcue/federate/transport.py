@@ -24,12 +24,12 @@ CLASSES = "classes"
 
 def check_transport(config: RunConfig) -> None:
     """Refuse sparse messages where a client needs, or must seem to need, the rows of all classes."""
+    every_row_moves = "head" in config.method.class_rows and config.method.logit_prior != "train+test"
     reasons = {
         "privacy=dp": config.privacy.name == "dp",
         "method.prior=uniform": getattr(config.method, "prior", "client") == "uniform",
         "method.prior_smoothing above 0": config.method.prior_smoothing > 0,
-        f"method.logit_prior={config.method.logit_prior}": "head" in config.method.class_rows
-        and config.method.logit_prior != "train+test",
+        f"method.logit_prior={config.method.logit_prior} (not train+test)": every_row_moves,
     }
     for reason, holds in reasons.items():
         if holds and config.transport.name == "sparse":

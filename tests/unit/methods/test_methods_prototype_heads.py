@@ -95,9 +95,9 @@ def test_whitening_makes_the_spread_within_classes_even():
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5])
-def test_rows_of_other_classes_do_not_move(federation, decay):
+def test_with_the_prior_in_the_loss_rows_of_other_classes_do_not_move(federation, decay):
     training = Training(lr=0.1, epochs=2, batch_size=8, weight_decay=decay)
-    tiny = federation(Cue(scale=1.0), images=8, training=training)
+    tiny = federation(Cue(scale=1.0, logit_prior="train+test"), images=8, training=training)
     state = tiny.start()
     update, _ = tiny.update(state, 0)  # of classes 0 and 1
     for name in ("head", "head_bias"):
@@ -106,7 +106,7 @@ def test_rows_of_other_classes_do_not_move(federation, decay):
 
 
 def test_without_the_prior_in_the_loss_every_row_moves(federation):
-    tiny = federation(Cue(scale=1.0, logit_prior="test"), images=8)
+    tiny = federation(Cue(scale=1.0), images=8)
     state = tiny.start()
     update, _ = tiny.update(state, 0)
     assert (update.tensors["head"] != state.tensors["head"]).any(1).all()
