@@ -49,7 +49,7 @@ class Evaluation(Options):
     clients: Literal["all"] | PositiveInt = Field(
         default="all", description="clients tested and described in the results: all, or a seeded sample"
     )
-    chunk: int = Field(default=200, ge=1, description="images per batch without gradients")
+    chunk: int = Field(default=100, ge=1, description="images per batch without gradients")
     cls_sample: int = Field(
         default=200, ge=0, description="test images whose cls tokens are kept for figures"
     )
