@@ -69,11 +69,32 @@ class Mixed(Cue):
         def mix(position: int, cls: Tensor) -> Tensor:
             known, rows = tensors["has_prototype"], tensors["prototypes"][position]
             scores = class_scores(cls, rows, known, batch.log_priors, self.temperature)
-            return cls + scores @ tensors["class_prompts"]
+            return cls + scores @ self.mixed_rows(tensors["class_prompts"], position)
 
         if "class_prompts" not in tensors:  # the warm-up
             return super().prompter(model, tensors, batch)
         return mixed(super().prompter(model, tensors, batch), self.layers, mix, replace=True)
+
+    def mixed_rows(self, class_prompts: Tensor, position: int) -> Tensor:
+        """Return the rows ``[C, d]`` of one mixed block: the same for all."""
+        return class_prompts
+
+
+class MixedByLayer(Mixed):
+    """Class prompts of their own for each mixed block."""
+
+    name: ClassVar[str] = "cue_mixed_by_layer"
+    class_rows: ClassVar[dict[str, int]] = {**Mixed.class_rows, "class_prompts": 1}
+
+    def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
+        """Return cue's tensors and class prompts ``[L, C, d]``."""
+        blocks = len(self.layers)
+        rows = initial_prompts("class_prompts", blocks * setting.classes, setting, seed)
+        return {**super().initial(setting, seed), "class_prompts": rows.view(blocks, setting.classes, -1)}
+
+    def mixed_rows(self, class_prompts: Tensor, position: int) -> Tensor:
+        """Return the block's own rows ``[C, d]``."""
+        return class_prompts[position]
 
 
 class Tied(Cue):

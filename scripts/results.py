@@ -101,6 +101,7 @@ VARIANTS = {
     "prompts in the first block only": "cue-blocks=1",
     "four prompts a block": "cue-prompts=4",
     "PEP-FedPT's mixed class prompts on top": "Mixed",
+    "the same, class prompts of their own in each layer": "MixedByLayer",
     "head made anew from refreshed class means, not trained": "Tied-head_lr=0",
     "server momentum 0.5": "Momentum",
     "learned temperature": "Scaled",

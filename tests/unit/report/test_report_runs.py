@@ -10,6 +10,7 @@ from handmade import eight_methods, write_run
 
 from fedcue.errors import RunFolderError
 from fedcue.report.facts import failures, headline, privacy
+from fedcue.report.palette import COLOURS
 from fedcue.report.runs import find_runs, need_runs, read_run
 from fedcue.report.series import series_of
 
@@ -68,7 +69,7 @@ def test_seeds_form_a_series_and_unfinished_runs_stand_alone(tmp_path: Path) -> 
     assert series[-2].label == "PEP-FedPT"
     assert series[-2].seeds == [0, 1]
     assert series[-1].label == "PEP-FedPT, seed 2, stopped"
-    assert series[-1].slot % 8 == series[-2].slot % 8
+    assert series[-1].slot % COLOURS == series[-2].slot % COLOURS
 
 
 def test_a_label_names_the_settings_that_differ(tmp_path: Path) -> None:
