@@ -12,7 +12,7 @@ DEFAULT = ROOT / "docs" / "results" / "default"
 CPU = ROOT / "docs" / "results" / "cpu"
 SECTIONS = {
     "README.md": ["fedvpt", "demo", "results", "summary"],
-    "docs/results/README.md": ["overview", "rounds", "ablations", "epochs", "rates"],
+    "docs/results/README.md": ["overview", "rounds", "ablations", "epochs", "few", "rates"],
     "docs/cue.md": ["steps", "priors", "variants"],
     "docs/trust.md": ["noise"],
 }

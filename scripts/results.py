@@ -62,13 +62,14 @@ ABLATIONS = {
     "scores from a pass without prompts": "pep-score_source=bare",
     "no momentum of prototypes": "pep-momentum=0",
 }
-LONG = "-epochs=5-head_lr=0.005-prompt_lr=0.5"
-EPOCHS = {
-    "FedVPT": f"fedvpt{LONG}",
-    "FedVPT + log prior": f"fedvpt{LONG}-{CONTROL}",
-    "PEP-FedPT": f"pep{LONG}",
-    "PEP-FedPT + log prior": f"pep{LONG}-{CONTROL}",
+RIVALS = {
+    "FedVPT": "fedvpt{}",
+    "FedVPT + log prior": "fedvpt{}-" + CONTROL,
+    "PEP-FedPT": "pep{}",
+    "PEP-FedPT + log prior": "pep{}-" + CONTROL,
 }
+LONG = "-epochs=5-head_lr=0.005-prompt_lr=0.5"
+FEW = {"cifar100-30-classes": "30 classes, 5 a client, 60 training images a client"}
 NOISE = {
     "none": "pep",
     "`paper`, its epsilon of 0.2": "pep-privacy=paper",
@@ -246,7 +247,8 @@ def pages(target: Path) -> dict[str, str]:
         "priors": table(target, PRIORS, first),
         "steps": table(target, STEPS, seen),
         "variants": table(target, VARIANTS, TRIALS),
-        "epochs": table(target, EPOCHS, first),
+        "epochs": table(target, {label: name.format(LONG) for label, name in RIVALS.items()}, first),
+        "few": table(target, {label: name.format("") for label, name in RIVALS.items()}, FEW),
         "rates": rates(target),
     }
 
