@@ -242,7 +242,7 @@ def pages(target: Path) -> dict[str, str]:
         "overview": table(target, methods, seen),
         "summary": summary(target, seen),
         "rounds": by_round(target, PATHOLOGICAL, methods),
-        "ablations": table(target, ABLATIONS, first),
+        "ablations": table(target, ABLATIONS, FEW | first),
         "noise": table(target, NOISE, noisy),
         "priors": table(target, PRIORS, first),
         "steps": table(target, STEPS, seen),
