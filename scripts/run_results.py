@@ -57,11 +57,9 @@ def planned() -> Iterator[Planned]:
     """Yield the runs of the plan in order, each of them once."""
     plan, seen = tomllib.loads(PLAN.read_text()), set()
     for entry in plan["runs"]:
-        recipe, common = (
-            entry["recipe"],
-            (*plan["common"]["all"], *plan["common"].get(entry.get("common"), [])),
-        )
-        folder, variants = entry.get("folder", recipe), entry.get("variants", [[]])
+        recipe, folder = entry["recipe"], entry.get("folder", entry["recipe"])
+        common = (*plan["common"]["all"], *plan["common"].get(entry.get("common"), []))
+        variants = entry.get("variants", [[]])
         for seed, method, settings in product(entry.get("seeds", [0]), entry["methods"], variants):
             again = [*plan["again"].get(method, []), *entry.get("again", [])]
             run = Planned(folder, recipe, common, method, seed, tuple(settings), tuple(map(tuple, again)))
