@@ -243,7 +243,7 @@ def pages(target: Path) -> dict[str, str]:
         "summary": summary(target, seen),
         "rounds": by_round(target, PATHOLOGICAL, methods),
         "ablations": table(target, ABLATIONS, FEW | first),
-        "noise": table(target, NOISE, noisy),
+        "noise": table(target, NOISE, noisy | FEW),
         "priors": table(target, PRIORS, first),
         "steps": table(target, STEPS, seen),
         "variants": table(target, VARIANTS, TRIALS),
