@@ -88,7 +88,7 @@ STEPS = {
     "class means, no training (`ncm`)": "ncm",
     "+ the client's log prior": "ncm-logit_prior=test",
     "+ whitened": "ncm-whiten=true-logit_prior=test",
-    "+ prompts and own rows tuned (`cue`)": "cue",
+    "+ prompts and head tuned (`cue`)": "cue",
 }
 VARIANTS = {
     "no training: whitened class means with the prior": "ncm-whiten=true-logit_prior=test",
