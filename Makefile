@@ -61,9 +61,10 @@ bench: $(VENV)/installed-dev  ## measure speed on this machine (about six minute
 
 RECIPE ?= cifar100-pathological
 METHOD ?= cue
-results: $(VENV)/installed  ## repeat a row of docs/results: DATA=FOLDER BACKBONE=FOLDER [RECIPE=... METHOD=...]
+PRECISION ?= bfloat16
+results: $(VENV)/installed  ## repeat a row of docs/results: DATA=FOLDER BACKBONE=FOLDER [RECIPE= METHOD= PRECISION=]
 	@test -n "$(DATA)" -a -n "$(BACKBONE)" || { echo "give DATA=FOLDER and BACKBONE=FOLDER (docs/results)"; exit 2; }
-	$(BIN)/fedcue run $(RECIPE) scale=cpu data.root=$(DATA) backbone=$(BACKBONE) heldout=0.1 method=$(METHOD)
+	$(BIN)/fedcue run $(RECIPE) scale=cpu data.root=$(DATA) backbone=$(BACKBONE) heldout=0.1 method=$(METHOD) precision=$(PRECISION)
 
 pages: $(VENV)/installed  ## make the tables and figures of docs/results anew and fill README and docs with them
 	$(BIN)/python scripts/results.py docs/results/cpu
