@@ -135,7 +135,7 @@ def variant(folder: Path) -> tuple[str, str]:
 
 
 def tabulate(recipe: Path) -> None:
-    """Write the comparison of one recipe's runs, and the curves of methods and their controls."""
+    """Write the comparison of one recipe's runs, and the curves of methods, whose controls look alike."""
     groups: dict[tuple[str, str], list[Path]] = {}
     folders = sorted(path.parent for path in recipe.glob("*/config.toml"))
     for folder in sorted(folders, key=lambda f: (ORDER.index(variant(f)[0]), variant(f)[1], f.name)):
@@ -144,7 +144,9 @@ def tabulate(recipe: Path) -> None:
     known = read_recipe(recipe.name)[1] if recipe.name in recipes() else {}
     tables.compare(groups, known.get("compare", {}).get("target", 0.8)).write(recipe)
     shown = [folder for change in ("", CONTROL) for folder in folders if variant(folder)[1] == change]
-    lines = [replace(one, label=label(*variant(one.runs[0].path))) for one in series_of(find_runs(shown))]
+    lines = [
+        replace(one, label=method_label(variant(one.runs[0].path)[0])) for one in series_of(find_runs(shown))
+    ]
     for name in ("accuracy-rounds", "accuracy-bytes"):
         save(build(name, lines), recipe / f"{name}.png")
 

@@ -96,11 +96,12 @@ def _label(axis: Any, name: Callable[[str], Any], scale: Callable[[str], Any], d
 def _legend(canvas: Canvas, figure: Figure, grid: Any) -> None:
     names = {series.name for panel in figure.panels for series in panel.series}
     if figure.panels[0].kind in ("line", "scatter") and 1 < len(names) <= 16:
-        handles, labels = grid[0].get_legend_handles_labels()
+        entries = dict(zip(*grid[0].get_legend_handles_labels()[::-1], strict=True))  # each name once
+        labels = list(entries)
         widest = max(TextPath((0, 0), label, size=LEGEND_POINTS).get_extents().width for label in labels)
         room = int(canvas.get_figwidth() * 72 / (KEY_POINTS + widest))
         columns = min(4, len(labels), max(1, room))
-        canvas.legend(handles, labels, loc="outside lower center", ncols=columns)
+        canvas.legend(entries.values(), labels, loc="outside lower center", ncols=columns)
 
 
 def _colour(slot: int) -> str:

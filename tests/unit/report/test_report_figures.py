@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,16 @@ def test_a_legend_stays_within_the_picture(tmp_path: Path, length: int) -> None:
         FigureCanvasAgg(canvas).draw()
     legend = canvas.legends[0].get_window_extent()
     assert 0 <= legend.x0 < legend.x1 <= canvas.bbox.x1
+
+
+def test_a_legend_has_each_name_once(tmp_path: Path) -> None:
+    for number, method in enumerate(("fedvpt", "pep", "head")):
+        write_run(tmp_path / str(number), method=method, rounds=2)
+    lines = only(tmp_path)
+    with mpl.rc_context(STYLE):
+        canvas = paint(build("accuracy-rounds", [replace(lines[0], label=lines[1].label), *lines[1:]]))
+    names = [text.get_text() for text in canvas.legends[0].get_texts()]
+    assert names == [lines[1].label, lines[2].label]
 
 
 @pytest.mark.parametrize("value", [[], {}, 10**400, "two", None, True], ids=lambda v: str(v)[:4])
