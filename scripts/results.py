@@ -238,7 +238,7 @@ def rates(target: Path) -> str:
 
 def pages(target: Path) -> dict[str, str]:
     """Return the tables that the documentation shows, by the name of their section."""
-    noisy, seen = with_runs(target, "pep-privacy=*"), with_runs(target, "*")
+    noisy, seen = with_runs(target, "pep-privacy=*"), compared(target)
     first, methods = {PATHOLOGICAL: SPLITS[PATHOLOGICAL]}, overview(target)
     return {
         "overview": table(target, methods, seen),
@@ -259,6 +259,14 @@ def with_runs(target: Path, pattern: str) -> dict[str, str]:
     """Return the splits that have a run of such a name."""
     return {
         recipe: name for recipe, name in SPLITS.items() if any((target / recipe).glob(f"{pattern}-seed*"))
+    }
+
+
+def compared(target: Path) -> dict[str, str]:
+    """Return the splits on which not PEP-FedPT alone was run."""
+    runs = {recipe: (target / recipe).glob("*-seed*") for recipe in SPLITS}
+    return {
+        recipe: SPLITS[recipe] for recipe in SPLITS if any(variant(run)[0] != "pep" for run in runs[recipe])
     }
 
 
