@@ -26,8 +26,10 @@ METHOD_LABELS = {
 }
 """The names the papers use, in the order of the paper's tables."""
 
-IRRELEVANT = ("seed", "environment", "workers", "device", "cache", "checkpoint", "snapshots", "log")
-"""Settings that do not set a series apart."""
+IRRELEVANT = {
+    "seed", "environment", "workers", "device", "cache", "checkpoint", "snapshots", "log", "evaluation.chunk",
+}  # fmt: skip
+"""Settings, and sections of them, that do not set a series apart."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def spread(values: Sequence[float]) -> float:
 def relevant(run: RunRecord) -> dict[str, Any]:
     """Return the settings that make a result, flat, the seed left out."""
     settings = flat(run.config)
-    return {key: value for key, value in settings.items() if key.split(".")[0] not in IRRELEVANT}
+    return {key: value for key, value in settings.items() if not {key, key.split(".")[0]} & IRRELEVANT}
 
 
 def varying(runs: Iterable[RunRecord]) -> list[str]:

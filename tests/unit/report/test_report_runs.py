@@ -72,6 +72,12 @@ def test_seeds_form_a_series_and_unfinished_runs_stand_alone(tmp_path: Path) -> 
     assert series[-1].slot % COLOURS == series[-2].slot % COLOURS
 
 
+def test_what_does_not_change_a_result_does_not_set_seeds_apart(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", seed=0, evaluation__chunk=100, workers=1)
+    write_run(tmp_path / "b", seed=1, evaluation__chunk=200, workers=2)
+    assert [one.seeds for one in series_of(find_runs([tmp_path]))] == [[0, 1]]
+
+
 def test_a_label_names_the_settings_that_differ(tmp_path: Path) -> None:
     write_run(tmp_path / "a", method__temperature=0.05)
     write_run(tmp_path / "b", method__temperature=1.0)
