@@ -13,7 +13,7 @@ import json
 import shutil
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from glob import escape
 from pathlib import Path
@@ -238,7 +238,8 @@ def rates(target: Path) -> str:
 
 def pages(target: Path) -> dict[str, str]:
     """Return the tables that the documentation shows, by the name of their section."""
-    noisy, seen = with_runs(target, "pep-privacy=*"), compared(target)
+    noisy = with_runs(target, lambda run: run.name.startswith("pep-privacy="))
+    seen = with_runs(target, lambda run: variant(run)[0] != "pep")  # not PEP-FedPT alone
     first, methods = {PATHOLOGICAL: SPLITS[PATHOLOGICAL]}, overview(target)
     return {
         "overview": table(target, methods, seen),
@@ -255,18 +256,10 @@ def pages(target: Path) -> dict[str, str]:
     }
 
 
-def with_runs(target: Path, pattern: str) -> dict[str, str]:
-    """Return the splits that have a run of such a name."""
+def with_runs(target: Path, wanted: Callable[[Path], bool]) -> dict[str, str]:
+    """Return the splits that have such a run."""
     return {
-        recipe: name for recipe, name in SPLITS.items() if any((target / recipe).glob(f"{pattern}-seed*"))
-    }
-
-
-def compared(target: Path) -> dict[str, str]:
-    """Return the splits on which not PEP-FedPT alone was run."""
-    runs = {recipe: (target / recipe).glob("*-seed*") for recipe in SPLITS}
-    return {
-        recipe: SPLITS[recipe] for recipe in SPLITS if any(variant(run)[0] != "pep" for run in runs[recipe])
+        recipe: name for recipe, name in SPLITS.items() if any(map(wanted, (target / recipe).glob("*-seed*")))
     }
 
 
