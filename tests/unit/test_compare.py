@@ -80,6 +80,25 @@ def test_a_run_of_no_rounds_has_no_cost_per_round(tmp_path: Path) -> None:
     assert values["rounds_to_target"] is None
 
 
+def test_a_run_of_no_rounds_is_at_the_target_before_the_first_or_never(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", 0, [])
+    summary = json.loads((folder / "summary.json").read_text()) | {"mean_accuracy": 0.85}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert read_run(folder, 0.8).values["rounds_to_target"] == 0
+    assert read_run(folder, 0.8).values["floats_to_target"] == 100
+    assert read_run(folder, 0.9).values["rounds_to_target"] is None
+
+
+def test_when_a_run_that_was_tested_again_reached_the_target_is_not_known(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", 0, [None, None, 0.9])
+    summary = json.loads((folder / "summary.json").read_text()) | {"tested_again": {"of": "run"}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    comparison = compare({("pep", "logit_prior=test"): [folder]}, 0.8)
+    assert comparison.rows[0].measure("rounds_to_target").mean is None
+    (line,) = comparison.table.lines
+    assert Cell("n/a") == line[comparison.table.headings.index("rounds to 80 %")]
+
+
 def test_mean_and_sample_deviation_over_seeds() -> None:
     measure = Measure((0.9, 0.7, 0.8))
     assert measure.mean == pytest.approx(0.8)
@@ -397,7 +416,7 @@ def test_a_tuned_recipe_keeps_what_the_recipe_says_of_a_method_at_every_scale(tm
     tuned = tune.write_recipe(tmp_path, grid, choices)
     ran, again = grid.jobs(tmp_path)[0].config, load(tuned, ["scale=cpu", "method=pfedpg"])
     assert again.training == ran.training
-    assert again.training.lr == 0.5
+    assert (again.training.lr, again.training.head_lr) == (0.25, 0.25), "what is asked for wins"
 
 
 def test_a_trial_that_left_clients_untested_is_not_chosen(tmp_path: Path) -> None:
@@ -438,5 +457,5 @@ def test_a_tuned_recipe_gives_what_the_trial_ran_with(tmp_path: Path) -> None:
     merge(theirs, {"recipe": "r"})
     assert ours == theirs
     assert again.method.prompts == 4
-    assert again.training.epochs == 2
+    assert again.training.epochs == 5
     assert load(tuned, ["method=head"]).training.lr == 0.1, "other methods are as they were"

@@ -12,7 +12,7 @@ from fedcue.report.series import RunSeries
 
 MAX_POINTS = 400
 ROUNDS = Axis("round")
-MEGABYTES = Axis("MB sent and received")
+MEGABYTES = Axis("MB sent and received", log=True)
 ACCURACY = Axis("mean accuracy of the clients", percent=True)
 LOSS = Axis("training loss", log=True)
 
@@ -77,14 +77,14 @@ def _line(one: RunSeries, metric: str, x: Axis, positive: bool) -> Series | None
 
 
 def _points(run: RunRecord, metric: str, by_bytes: bool) -> Points:
-    if not run.rounds and (value := run.last(metric)) is not None:  # tested, never trained: one point
-        return {0: (run.megabytes[0] if by_bytes else 0, value)}
     points: Points = {}
+    if not run.rounds and (value := run.last(metric)) is not None:  # tested, never trained: one point
+        points[0] = (run.megabytes[0] if by_bytes else 0, value)
     for record, megabytes in zip(run.rounds, run.megabytes[1:], strict=True):
         value, round_ = number(record.get(metric)), number(record.get("round"))
         if value is not None and round_ is not None:
             points[int(round_)] = (megabytes if by_bytes else round_, value)
-    return points
+    return {at: point for at, point in points.items() if point[0] > 0 or not by_bytes}  # its axis has no 0
 
 
 def _thinned(rounds: list[int]) -> list[int]:

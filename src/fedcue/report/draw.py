@@ -85,6 +85,8 @@ def _label(axis: Any, name: Callable[[str], Any], scale: Callable[[str], Any], d
         scale("log")
     if description.percent:
         axis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
+    elif description.log:
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
     if description.categories and len(description.categories) <= 40:
         axis.set_ticks(range(len(description.categories)), description.categories)
         if axis.axis_name == "x" and sum(map(len, description.categories)) > 24:
@@ -96,12 +98,13 @@ def _label(axis: Any, name: Callable[[str], Any], scale: Callable[[str], Any], d
 def _legend(canvas: Canvas, figure: Figure, grid: Any) -> None:
     names = {series.name for panel in figure.panels for series in panel.series}
     if figure.panels[0].kind in ("line", "scatter") and 1 < len(names) <= 16:
-        entries = dict(zip(*grid[0].get_legend_handles_labels()[::-1], strict=True))  # each name once
-        labels = list(entries)
+        handles, labelled = grid[0].get_legend_handles_labels()
+        entries = dict(zip(labelled[::-1], handles[::-1], strict=True))  # the first of each name
+        labels = list(dict.fromkeys(labelled))
         widest = max(TextPath((0, 0), label, size=LEGEND_POINTS).get_extents().width for label in labels)
         room = int(canvas.get_figwidth() * 72 / (KEY_POINTS + widest))
         columns = min(4, len(labels), max(1, room))
-        canvas.legend(entries.values(), labels, loc="outside lower center", ncols=columns)
+        canvas.legend([entries[label] for label in labels], labels, loc="outside lower center", ncols=columns)
 
 
 def _colour(slot: int) -> str:
@@ -119,6 +122,7 @@ def _lines(axes: Any, panel: Panel) -> None:
         axes.plot(
             x, y, DASHES[series.slot // len(LIGHT) % 3], color=colour, label=series.name, linewidth=1.8,
             marker=MARKERS[series.slot % len(MARKERS)] if few else None, markersize=4.5,
+            markerfacecolor=colour if series.slot < len(LIGHT) else "white",
         )  # fmt: skip
         if series.low is not None and series.high is not None:
             axes.fill_between(

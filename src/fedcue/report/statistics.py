@@ -35,6 +35,8 @@ class RunNumbers:
     """Clients that could not be tested and are not in the accuracies."""
     ended_early: bool = False
     """Whether its privacy budget was spent before its last round."""
+    tested_again: bool = False
+    """Whether only its end was tested (``fedcue evaluate``), so that no one knows when it got there."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,10 @@ def read_run(folder: Path, target: float) -> RunNumbers:
         values = {name: summary[name] for name in (*ACCURACIES, "seconds")}
         values |= _per_visit(rounds) | _to_target(rounds, summary, target)
         numbers = {name: _number(values[name]) for name in MEASURES}
-        untested, early = len(summary.get("untested", [])), "ended_early" in summary
-        return RunNumbers(folder, int(config["seed"]), numbers, paper_numbers(config), untested, early)
+        return RunNumbers(
+            folder, int(config["seed"]), numbers, paper_numbers(config), len(summary.get("untested", [])),
+            "ended_early" in summary, "tested_again" in summary,
+        )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunFolderError(
             f"{folder} is not a finished run that can be read ({type(error).__name__}: {error}). "
@@ -152,17 +156,20 @@ def _to_target(
     """Return rounds and floats until mean accuracy first reaches the target.
 
     Floats go both ways: those of all clients and the warm start, and those of one client in each round.
+    A run that is not trained at all is there before the first round, or never.
     """
     total, client = float(summary["warm_up_upload_floats"]), 0.0
     names = ("rounds_to_target", "floats_to_target", "client_floats_to_target")
+    if rounds and "tested_again" in summary:
+        return dict.fromkeys(names)
     for record in rounds:
         floats = record["upload_floats"] + record["download_floats"]
         total += floats
         client += floats / len(record["clients"])
         if record.get("mean_accuracy") is not None and record["mean_accuracy"] >= target:
             return dict(zip(names, (record["round"], total, client), strict=True))
-    if rounds and summary["mean_accuracy"] >= target:  # tested after the last round of a run that ended early
-        return dict(zip(names, (rounds[-1]["round"], total, client), strict=True))
+    if summary["mean_accuracy"] >= target:  # of a run that ended early, or of no rounds
+        return dict(zip(names, (rounds[-1]["round"] if rounds else 0, total, client), strict=True))
     return dict.fromkeys(names)
 
 

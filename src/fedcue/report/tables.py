@@ -74,7 +74,8 @@ class Comparison:
             for name in shown:
                 measure = row.measure(name)
                 wins = measure.mean is not None and measure.complete and measure.mean == best[name]
-                cells.append(Cell(_text(name, measure), wins and len(self.rows) > 1))
+                again = any(run.tested_again for run in row.runs)
+                cells.append(Cell(_text(name, measure, again), wins and len(self.rows) > 1))
                 if name in quoted:
                     cells.append(Cell(f"{row.paper[name]:.2f}" if name in row.paper else NONE))
             lines.append(tuple(cells))
@@ -147,9 +148,9 @@ def _best(name: str, measures: Sequence[Measure]) -> float | None:
     return choose(means, default=None)
 
 
-def _text(name: str, measure: Measure) -> str:
+def _text(name: str, measure: Measure, again: bool) -> str:
     if measure.mean is None:
-        return "not reached" if name.endswith("_to_target") and measure.values else NONE
+        return "not reached" if name.endswith("_to_target") and measure.values and not again else NONE
     if name in ACCURACIES:
         spread = "" if measure.std is None else f" ± {100 * measure.std:.1f}"
         return f"{100 * measure.mean:.1f}{spread}"

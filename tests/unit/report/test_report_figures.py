@@ -92,6 +92,25 @@ def test_a_run_that_never_trained_is_a_point_before_the_first_round(tmp_path: Pa
         assert (line.x, line.y) == ([at], [summary["mean_accuracy"]])
 
 
+def test_what_sent_nothing_has_no_place_on_the_logarithmic_axis_of_traffic(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one", method="ncm", rounds=1)
+    (folder / "metrics.jsonl").unlink()
+    with pytest.raises(RunFolderError, match="nothing to show"):
+        build("accuracy-bytes", only(tmp_path))
+    (line,) = build("accuracy-rounds", only(tmp_path)).panels[0].series
+    assert line.x == [0]
+
+
+def test_the_second_series_of_a_method_has_its_colour_and_hollow_marks(tmp_path: Path) -> None:
+    for prior in ("none", "test"):
+        write_run(tmp_path / prior, rounds=2, **{"method.logit_prior": prior})
+    write_run(tmp_path / "other", method="fedvpt", rounds=2)
+    with mpl.rc_context(STYLE):
+        _, first, second = paint(build("accuracy-rounds", only(tmp_path))).axes[0].lines
+    assert first.get_color() == second.get_color() == first.get_markerfacecolor()
+    assert second.get_markerfacecolor() == "white"
+
+
 @pytest.mark.parametrize("length", [6, 20, 40])
 def test_a_legend_stays_within_the_picture(tmp_path: Path, length: int) -> None:
     for number in range(8):
