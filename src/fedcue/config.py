@@ -91,9 +91,10 @@ def _is_file(path: Path) -> bool:
 def resolve(
     settings: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, name: str = "custom"
 ) -> RunConfig:
-    """Validate settings: recipe, then its scale, the profile, the method's own tables, overrides.
+    """Validate settings: recipe, then its scale, its profile, the method's own tables, overrides.
 
-    What a method fixes goes before all of these.
+    A profile among the overrides goes before the recipe's tables, other overrides before it, and what a
+    method fixes before all of these.
     """
     try:
         return _resolve(settings, dict(overrides or {}), name)
@@ -107,15 +108,17 @@ def _resolve(settings: Mapping[str, Any], overrides: dict[str, Any], name: str) 
     scale = overrides.pop("scale", None)
     scaled = {} if scale is None else _choice("scale", scale, _table(settings, "scale"))
     merge(merged, {key: value for key, value in scaled.items() if key != "per_method"})
-    profile = overrides.pop("profile", settings.get("profile"))
-    names = dict(merged)
-    merge(names, overrides)
-    method = _name_of("method", names)
-    merge(merged, {"method": method})  # before its own tables, which a new name would drop
-    if profile is not None:
-        merge(merged, _choice("profile", profile, getattr(METHODS.get(method), "profiles", {})))
+    asked, profile = overrides.pop("profile", None), settings.get("profile")
+    names = {key: value for key, value in overrides.items() if key.removesuffix(".name") in NAMED}
+    merge(merged, names)  # before the options of what is named, which a new name would drop
+    method = _name_of("method", merged)
+    known = getattr(METHODS.get(method), "profiles", {})
+    if profile is not None and asked is None:
+        merge(merged, _choice("profile", profile, known))
     for table in (settings, scaled):
         merge(merged, _table(_table(table, "per_method"), method))
+    if asked is not None:
+        merge(merged, _choice("profile", asked, known))
     merge(merged, overrides)
     merge(merged, getattr(METHODS.get(method), "fixed", {}))
     return _validate(merged)
@@ -162,7 +165,9 @@ def parse(overrides: Iterable[str]) -> dict[str, Any]:
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"{shown(text)} is not of the form key=value, such as rounds=20.")
+            raise ConfigError(
+                f"{shown(text)} is not of the form key=value, such as rounds=20; a recipe comes first."
+            )
         parsed[key.strip()] = _typed(value)
     return parsed
 
@@ -221,6 +226,8 @@ def _explain(error: ValidationError, model: type[RunConfig]) -> str:
             lines.append(unknown("key", given, _keys_beside(problem["loc"], model)))
         elif problem["type"] == "int_parsing_size":
             lines.append(f"{key}={shown(problem['input'])} must be a number of at most 64 bits.")
+        elif problem["type"] == "tuple_type":
+            lines.append(f"{key}={shown(problem['input'])} must be a list, such as [1, 2].")
         elif problem["type"] == "path_type":
             lines.append(f"{key}={shown(problem['input'])} must be a path.")
         elif problem["type"] == "missing":

@@ -54,7 +54,7 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> str:
     """Return "Unknown kind 'given'. Known: ... Did you mean ...?" with the nearest known name."""
     names = sorted(known)
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    message = f"Unknown {kind} {shown(given)}. Known: {', '.join(names[:MAX_NAMES])}{more}."
+    message = f"Unknown {kind} {shown(given)}. Known: {', '.join(names[:MAX_NAMES]) or 'none'}{more}."
     nearest = difflib.get_close_matches(given[:100], names, n=1, cutoff=0.5)
     return f"{message} Did you mean {nearest[0]!r}?" if nearest else message
 

@@ -62,6 +62,31 @@ def test_scale_profile_and_per_method_are_applied_in_order(tmp_path: Path) -> No
         load(recipe, ["scale=gpu"])
 
 
+@pytest.mark.parametrize(
+    ("settings", "section", "option", "value"),
+    [
+        (["privacy.max_epsilon=1", "privacy=dp"], "privacy", "max_epsilon", 1.0),
+        (["privacy.max_epsilon=1", "privacy.name=dp"], "privacy", "max_epsilon", 1.0),
+        (["aggregate.attackers=1", "aggregate=trimmed_mean"], "aggregate", "attackers", 1),
+        (["data.root=there", "data=cifar100"], "data", "root", Path("there")),
+        (["method.prompts=3", "method=fedvpt"], "method", "prompts", 3),
+    ],
+)
+def test_an_option_counts_whether_it_stands_before_or_behind_the_name(
+    settings: list[str], section: str, option: str, value: object
+) -> None:
+    for given in (settings, settings[::-1]):
+        assert getattr(getattr(load("default", given), section), option) == value
+
+
+@pytest.mark.parametrize("recipe", ["default", "cifar100-pathological"])
+def test_a_profile_that_is_asked_for_brings_its_rates(recipe: str) -> None:
+    for more in ([], ["scale=cpu"] * (recipe != "default")):
+        training = load(recipe, ["method=pfedpg", "profile=native", *more]).training
+        assert (training.lr, training.head_lr, training.prompt_lr) == (0.25, 0.25, 0.25)
+    assert load(recipe, ["method=pfedpg", "profile=native", "training.head_lr=2"]).training.head_lr == 2
+
+
 BAD = {
     "rouns=3": "Unknown key 'rouns'.*Did you mean 'rounds'",
     "rounds=many": "rounds='many'.*integer",
@@ -72,6 +97,8 @@ BAD = {
     "method.temperature=nan": "method.temperature=nan.*finite",
     "method.tau=1": "Unknown key 'method.tau'. Known: .*method.temperature",
     "method.layers=[6,5]": "must be ascending",
+    "method.layers=4": "method.layers=4 must be a list, such as",
+    "scale=cpu": "Unknown scale 'cpu'. Known: none.",
     "method.layers=[-1]": "must be ascending",
     "data=digit": "Unknown dataset 'digit'.*Did you mean 'digits'",
     "partition=pathologic": "Unknown partition.*Did you mean 'pathological'",

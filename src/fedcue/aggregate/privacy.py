@@ -103,7 +103,8 @@ class DifferentialPrivacy(Privacy):
         if open_ones:
             raise ConfigError(
                 f"privacy=dp cannot protect {method}: it uploads {', '.join(open_ones)}, of which no "
-                "sensitivity is declared. Give another method, or privacy=none."
+                "sensitivity is declared. Give settings under which it does not (for moments "
+                "method.whiten=false), another method, or privacy=none."
             )
         if self.where == "central" and "own" in kinds.values():
             raise ConfigError(

@@ -178,10 +178,10 @@ def write_recipe(out: Path, grid: Grid, choices: Mapping[str, Choice]) -> Path:
 
 
 def _table(method: str, changes: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a method's table: a chosen profile, what the recipe said, then what was chosen."""
+    """Return a method's table: what the recipe said, a chosen profile, then what was chosen."""
     table: dict[str, Any] = {}
+    merge(table, before)
     if "profile" in changes:
         merge(table, getattr(METHODS.get(method), "profiles", {})[changes["profile"]])
-    merge(table, before)
     merge(table, {key: value for key, value in changes.items() if key != "profile"})
     return table
