@@ -17,8 +17,8 @@ from fedcue.aggregate.mean import Combine, sum_updates
 from fedcue.aggregate.prototypes import first_prototypes, move_prototypes, prototype_head, whitening
 from fedcue.methods.base import Visit, classify, initial_prompts
 from fedcue.methods.cue import Cue
-from fedcue.model.prompted import PromptedViT, Prompter
-from fedcue.model.prompts import class_scores, mixed
+from fedcue.model.prompted import Insertion, PromptedViT, Prompter
+from fedcue.model.prompts import class_scores
 from fedcue.train.samples import Batch
 from fedcue.types import ClientMemory, Download, ServerState, Setting, Tensors, Update
 
@@ -64,16 +64,31 @@ class Mixed(Cue):
         return ServerState(0, {**state.tensors, **kept})
 
     def prompter(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Prompter:
-        """Insert cue's prompt, and at the mixed blocks cls plus the mixed difference."""
+        """Give the mixed difference a slot of its own from the first mixed block on, before cue's prompt.
 
-        def mix(position: int, cls: Tensor) -> Tensor:
-            known, rows = tensors["has_prototype"], tensors["prototypes"][position]
-            scores = class_scores(cls, rows, known, batch.log_priors, self.temperature)
-            return cls + scores @ self.mixed_rows(tensors["class_prompts"], position)
-
+        It is renewed at the mixed blocks and flows on; in the first of them cue's prompt does, too.
+        """
+        deep = super().prompter(model, tensors, batch)
         if "class_prompts" not in tensors:  # the warm-up
-            return super().prompter(model, tensors, batch)
-        return mixed(super().prompter(model, tensors, batch), self.layers, mix, replace=True)
+            return deep
+
+        def mix(block: int, cls: Tensor) -> Tensor:
+            position, known = self.layers.index(block), tensors["has_prototype"]
+            scores = class_scores(
+                cls, tensors["prototypes"][position], known, batch.log_priors, self.temperature
+            )
+            return (cls + scores @ self.mixed_rows(tensors["class_prompts"], position))[:, None]
+
+        def insert(block: int, tokens: Tensor) -> Insertion | None:
+            base, first = deep(block, tokens), min(self.layers)
+            if block < first:
+                return base
+            slot = mix(block, tokens[:, 0]) if block in self.layers else tokens[:, 1:2]
+            if block == first or base is None:
+                return Insertion(slot, overwrite=block > first)
+            return Insertion(torch.cat([slot, base.tokens], 1), overwrite=True)
+
+        return insert
 
     def mixed_rows(self, class_prompts: Tensor, position: int) -> Tensor:
         """Return the rows ``[C, d]`` of one mixed block: the same for all."""
@@ -163,7 +178,7 @@ class Momentum(Cue):
 
 
 class Scaled(Cue):
-    """A learned temperature: all logits times a factor that is trained with the head's rate."""
+    """A learned temperature: all logits times a factor that is trained with the prompts' rate."""
 
     name: ClassVar[str] = "cue_scaled"
     prompt_names: ClassVar[tuple[str, ...]] = ("prompts", "log_scale")

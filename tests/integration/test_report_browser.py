@@ -120,7 +120,6 @@ def test_draws_everything_without_complaint_or_request(visit: Visit) -> None:
 def test_hostile_names_stay_text(visit: Visit) -> None:
     assert visit.page.evaluate("window.hacked") is None
     assert visit.page.locator("main img").count() == 0
-    assert "</script>" in visit.page.locator("#run").inner_text() or "</script>" in visit.page.content()
     visit.page.locator("#client-choice").select_option("18")
     expect(visit.page.locator(".client-name")).to_contain_text("</script>")
     width = visit.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")

@@ -142,6 +142,17 @@ def test_priors_given_by_hand_are_checked(finished: fedcue.Result) -> None:
         model.predict(image, client=99)
 
 
+def test_who_has_no_head_of_its_own_is_not_served_with_a_random_one(tmp_path: Path) -> None:
+    settings = ["method=pfedpg", "rounds=1", "clients_per_round=1", "heldout=0"]
+    model = fedcue.load(fedcue.run(small(*settings), tmp_path / "run").folder)
+    image = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+    (trained,) = model.memories
+    model.predict(image, client=trained)
+    for client in (None, next(other for other in model.clients if other != trained)):
+        with pytest.raises(ConfigError, match=f"Give one of these clients: {trained}"):
+            model.predict(image, client=client)
+
+
 def test_a_folder_that_is_not_empty_is_refused_and_left_alone(
     finished: fedcue.Result, tmp_path: Path
 ) -> None:

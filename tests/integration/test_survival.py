@@ -56,6 +56,14 @@ def test_without_a_usable_checkpoint_resuming_says_what_to_do_and_changes_nothin
     assert (folder / "config.toml").read_bytes() == before
 
 
+def test_what_was_trained_on_is_not_validated_on_when_a_run_goes_on(tmp_path: Path) -> None:
+    folder = fedcue.run(config("head"), tmp_path / "run").folder
+    for change in ("evaluation.on=validation", "evaluation.validation_share=0.5"):
+        with pytest.raises(RunFolderError, match=change.partition("=")[0]):
+            fedcue.run(config("head", change), folder, resume=True)
+    fedcue.run(config("head", "evaluation.every=0"), folder, resume=True)
+
+
 def test_resuming_what_never_started_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="holds no run to resume"):
         fedcue.run(config("pep"), tmp_path / "new", resume=True)

@@ -110,6 +110,28 @@ def test_the_head_passes_each_image_once() -> None:
     assert planned.memory.frozen == 60_000 * 768 * 4
 
 
+def test_class_means_take_a_pass_over_the_training_images() -> None:
+    settings = ["method=cue", "rounds=0"]
+    planned = plan(load("cifar100-pathological", settings), 100).arithmetic.pflop
+    assert planned["other passes"] == pytest.approx(2e-6 * 50_000 * 17.66, rel=0.1)
+    assert plan(load("cifar100-pathological", [*settings, "method.head_init=random"]), 100).arithmetic.pflop[
+        "other passes"
+    ] == 0  # fmt: skip
+
+
+def test_projections_in_bfloat16_take_half_the_room() -> None:
+    frozen = [
+        plan(load("cifar100-pathological", ["data.test_per_class=4", "data.train_per_class=10", "partition.clients=20", f"precision={p}"]), 100)
+        for p in ("float32", "bfloat16")
+    ]  # fmt: skip
+    assert [planned.memory.frozen_level for planned in frozen] == ["projected", "projected"]
+    images = 1400 * 768 * 4
+    assert [planned.memory.frozen - 3 * images for planned in frozen] == [
+        4 * 197 * images,
+        2.5 * 197 * images,
+    ]
+
+
 @pytest.mark.parametrize("method", ["pep", "pfedpg"])
 def test_a_plan_is_what_a_run_does(method: str, tmp_path) -> None:
     config = load("default", [*SMALL, f"method={method}"])

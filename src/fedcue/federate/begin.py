@@ -12,15 +12,19 @@ from fedcue.errors import ConfigError, RunFolderError
 from fedcue.federate.grid import show
 from fedcue.federate.rehearsal import rehearse
 from fedcue.federate.roster import Roster
-from fedcue.settings import RunConfig
+from fedcue.settings import Evaluation, RunConfig
 from fedcue.types import ServerState
 
 FREE = (
     "environment", "recipe", "rounds", "workers", "device", "min_updates", "client_timeout", "snapshots",
-    "training", "evaluation", "log", "cache", "checkpoint",
+    "training", "log", "cache", "checkpoint",
+    *(f"evaluation.{name}" for name in Evaluation.model_fields if name not in ("on", "validation_share")),
     "data.root", "data.cache_folder", "data.cache_bytes",
 )  # fmt: skip
-"""Settings that may change on the way: they say how to go on, not what was begun."""
+"""Settings that may change on the way: they say how to go on, not what was begun.
+
+Which images are for validation may not: those of a run that began without any were trained on.
+"""
 
 
 def default_folder(config: RunConfig) -> Path:

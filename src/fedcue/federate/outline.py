@@ -107,7 +107,7 @@ class Counted(Site):
         block, bare = self.method.first_block(self.setting), self.method.bare_blocks(self.setting)
         images = sum(map(len, self._groups()))
         limit = self.config.cache.limit_mb * 2**20
-        level, size = kept(self.model.architecture, images, block, bare, limit)
+        level, size = kept(self.model.architecture, self.config.precision, images, block, bare, limit)
         return CountedImages(self.model, self.meter, block, bare, level, size)
 
     def _visit(self, *arguments: Any, **named: Any) -> Visit:

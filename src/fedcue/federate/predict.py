@@ -72,6 +72,12 @@ class Model:
         )
         samples = Samples(cache.view(everything), torch.zeros(len(images), dtype=torch.int64), log_priors)
         memory = self.memories.get(-1 if client is None else client, ClientMemory())
+        if not (self.method.supports_heldout or memory.tensors):
+            trained = ", ".join(map(str, sorted(self.memories)[:20])) or "none"
+            raise ConfigError(
+                f"{self.method.name} serves only clients that have trained, each with a head of its own. "
+                f"Give one of these clients: {trained}."
+            )
         download = self.method.download(self.state, client or 0, self.seed)
         tensors = self.method.personalize(self.model, download, log_priors, memory)
         batches = list(samples.batches(100))
@@ -140,13 +146,13 @@ def _model(folder: Path, description: Mapping[str, Any]) -> Model:
 
 
 def _try_out(model: Model) -> None:
-    """Predict one black image, also for a client that remembers something: everything must fit."""
+    """Predict one black image, for nobody and for a client that remembers something: all must fit."""
     shape, found = model.model.architecture, model.setting
     if (found.width, found.depth, found.classes) != (shape.width, shape.depth, len(model.classes)):
         raise ValueError("model.json describes another backbone or other classes")
     size = shape.image_size
     known = [client for client in model.memories if "class_priors" in model.clients.get(client, {})]
-    for client in [None, *known[:1]]:
+    for client in [*[None] * model.method.supports_heldout, *known[:1]]:
         seen = model.predict(torch.zeros(1, 3, size, size, dtype=torch.uint8), client=client)
         if seen.probabilities.shape != (1, len(model.classes)) or not seen.probabilities.isfinite().all():
             raise ValueError("its predictions are no probabilities")

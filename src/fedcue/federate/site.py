@@ -139,7 +139,8 @@ class Site:
         tensors = self._for_test(clients, download, memory, final, samples, deadline)
         if kind == "em":
             samples = replace(samples, log_priors=self._estimated_priors(clients, samples, tensors))
-            tensors = self._for_test(clients, download, memory, final, samples, deadline)
+            if not self.method.keeps_memory:  # the others adapt to training images, which are the same
+                tensors = self._for_test(clients, download, memory, final, samples, deadline)
         return samples, tensors
 
     @torch.no_grad()

@@ -120,7 +120,7 @@ class Trial:
         adapted = self._train_images(self.tested)
         parts = {
             "training": self.visit.training * images,
-            "other passes": self.visit.passes * images,
+            "other passes": self.visit.passes * images + self.warm.passes * self._train_images(self.asked),
             "tests": self.test.passes * (self._evaluations() * self._test_images())
             + self.last_test.training * adapted,
             "once per image": self._once(),

@@ -18,7 +18,6 @@ from fedcue.aggregate.prototypes import head_from_sums
 from fedcue.methods.base import Method, Visit, check_blocks, initial_prompts
 from fedcue.model.prompted import Insertion, PromptedViT, Prompter
 from fedcue.model.vit import Architecture
-from fedcue.train.local import HEAD
 from fedcue.train.samples import Batch
 from fedcue.types import ClientMemory, Download, Kind, ServerState, Setting, Tensors, Update
 
@@ -46,11 +45,14 @@ class Cue(Method):
 
     def replied(self) -> tuple[str, ...]:
         """Return the class sums and counts and, if asked for, the second moments."""
+        if self.head_init == "random":
+            return ()
         return ("centroids", "holds", *("moments",) * self.whiten)
 
     def kinds(self) -> dict[str, Kind]:
         """Declare the centroids of the warm-up beside the trained tensors."""
-        return {**super().kinds(), "centroids": "class_sums", "holds": "class_counts"}
+        centroids: dict[str, Kind] = {"centroids": "class_sums", "holds": "class_counts"}
+        return {**super().kinds(), **(centroids if self.replied() else {})}
 
     def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
         """Return the head and the prompts ``[blocks, n, d]``, as differences from the block's cls token."""
@@ -63,6 +65,8 @@ class Cue(Method):
 
     def warm_up(self, visit: Visit) -> Update | None:
         """Send what the head is made of, from the final cls tokens under the first prompts."""
+        if not self.replied():
+            return None
         tensors = {"prompts": self.first_prompts(visit.model.architecture).to(visit.model.device)}
         reply = visit.final_sums(lambda batch: self.prompter(visit.model, tensors, batch), self.whiten)
         return Update(visit.client, len(visit.samples), reply)
@@ -71,10 +75,8 @@ class Cue(Method):
         self, setting: Setting, seed: int, replies: Iterable[Update], combine: Combine = sum_updates
     ) -> ServerState:
         """Make the head of the class means of all clients' images."""
-        sums, tensors = combine(replies), self.initial(setting, seed)
-        if self.head_init == "random":
-            return ServerState(0, tensors)
-        head = head_from_sums(sums, self.scale, self.whiten)
+        tensors = self.initial(setting, seed)
+        head = head_from_sums(combine(replies), self.scale, self.whiten) if self.replied() else {}
         return ServerState(0, {name: head.get(name, tensor) for name, tensor in tensors.items()})
 
     def update(self, visit: Visit, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
@@ -86,11 +88,12 @@ class Cue(Method):
             return super().update(visit, download, memory)
         own = (visit.samples.log_priors > -torch.inf).nonzero()[:, 0].to(visit.model.device)
         sent, loss = download.tensors, self.loss(visit.model, download.tensors)
+        rows = {name: axis for name, axis in self.class_rows.items() if name in self.shared()}
 
         def whole(trained: Tensors) -> dict[str, Tensor]:
-            return {n: sent[n].index_copy(0, own, t) if n in HEAD else t for n, t in trained.items()}
+            return {n: sent[n].index_copy(rows[n], own, t) if n in rows else t for n, t in trained.items()}
 
-        start = {name: sent[name][own] if name in HEAD else sent[name] for name in self.shared()}
+        start = {n: sent[n].index_select(rows[n], own) if n in rows else sent[n] for n in self.shared()}
         trained, value = visit.fit(lambda now, batch: loss(whole(now), batch), start, download.round)
         return Update(visit.client, len(visit.samples), whole(trained), value), memory
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcue.memory import shared_zeros
-from fedcue.model.prompted import Prefix, PromptedViT, no_prompts
+from fedcue.model.prompted import PRODUCTS, Precision, Prefix, PromptedViT, no_prompts
 from fedcue.model.vit import Architecture
 
 CHUNK = 64
@@ -32,13 +32,18 @@ Level = Literal["projected", "tokens", "nothing"]
 
 
 def kept(
-    shape: Architecture, images: int, block: int, bare_blocks: tuple[int, ...], limit_bytes: int
+    shape: Architecture,
+    precision: Precision,
+    images: int,
+    block: int,
+    bare_blocks: tuple[int, ...],
+    limit_bytes: int,
 ) -> tuple[Level, int]:
     """Return what is kept of so many images within the limit, and how many bytes all of it takes."""
     value = images * shape.width * 4
     bare = value * len(bare_blocks)
     tokens = value if block == shape.depth else value * shape.tokens
-    whole = tokens if block == shape.depth else 4 * tokens
+    whole = tokens if block == shape.depth else tokens + 3 * tokens * PRODUCTS[precision].itemsize // 4
     if whole + bare <= limit_bytes:
         return "projected", whole + bare
     return ("tokens", tokens + bare) if tokens + bare <= limit_bytes else ("nothing", bare)
@@ -62,7 +67,9 @@ class FrozenCache:
         self.bounds = np.cumsum([0, *map(len, groups)])
         self._slots = np.full(self.images.max(initial=-1) + 1, -1)  # of each image
         self._slots[self.images] = np.arange(len(self.images))
-        self.level = kept(model.architecture, len(self.images), block, bare_blocks, limit_bytes)[0]
+        self.level = kept(
+            model.architecture, model.precision, len(self.images), block, bare_blocks, limit_bytes
+        )[0]
         self._folder = folder
         self._prefix_filled = shared_zeros([len(groups)], torch.bool)
         self._bare_filled = shared_zeros([len(groups)], torch.bool)

@@ -19,6 +19,9 @@ from fedcue.model.vit import VisionTransformer
 Precision = Literal["float32", "bfloat16"]
 """Of the backbone's products and attention; everything else is float32 in any case."""
 
+PRODUCTS: dict[Precision, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+"""What products come in."""
+
 
 def has_bfloat16(device: str) -> bool:
     """Tell whether a device multiplies bfloat16 matrices in hardware."""
@@ -79,7 +82,7 @@ class PromptedViT:
     @property
     def dtype(self) -> torch.dtype:
         """What products come in."""
-        return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
+        return PRODUCTS[self.precision]
 
     def autocast(self, enabled: bool = True) -> torch.autocast:
         """Return the context in which blocks are run; not enabled, prompts are made in it."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -128,3 +131,40 @@ def test_the_first_prompts_are_near_copies_of_the_cls_token(federation):
 def test_a_random_head_is_the_ablation(federation):
     states = [federation(Cue(head_init=kind)).start().tensors["head"] for kind in ("prototypes", "random")]
     assert states[0].norm() != states[1].norm()
+
+
+def test_for_a_random_head_nobody_is_asked_for_anything(federation):
+    tiny = federation(Cue(head_init="random"), images=8)
+    assert tiny.method.replied() == ()
+    assert "centroids" not in tiny.method.kinds()
+    assert tiny.method.warm_up(tiny.visit(0)) is None
+
+
+def test_mixed_prompts_on_top_of_cue_have_a_slot_that_lasts(federation, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")
+    variant = importlib.import_module("cue_variants").Mixed(layers=(1, 2))
+    tiny = federation(variant, images=8)
+    tensors, batch = tiny.start().tensors, next(tiny.samples(0).batches(8))
+    insert, tokens = variant.prompter(tiny.model, tensors, batch), torch.randn(8, 6, 32)
+    cue = Cue.prompter(variant, tiny.model, tensors, batch)
+    lengths = {}
+    for block in range(4):
+        put = insert(block, tokens)
+        behind = tokens[:, 1 + put.tokens.shape[1] :] if put.overwrite else tokens[:, 1:]
+        before, tokens = tokens, torch.cat([tokens[:, :1], put.tokens, behind], 1)
+        lengths[block] = tokens.shape[1]
+        if block != 1:  # cue's own prompt is the block's
+            torch.testing.assert_close(tokens[:, 1 + (block > 1)], cue(block, before).tokens[:, 0])
+    assert lengths == {0: 7, 1: 8, 2: 8, 3: 8}
+    torch.testing.assert_close(tokens[:, 1], before[:, 1])  # after the last mixed block it flows on
+
+
+def test_mixed_prompts_of_classes_a_client_does_not_hold_stay_as_they_are(federation, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")
+    variants = importlib.import_module("cue_variants")
+    for kind in (variants.Mixed, variants.MixedByLayer):
+        tiny = federation(kind(layers=(1, 2), logit_prior="train+test"), images=8)
+        state = tiny.start()
+        update, _ = tiny.update(state, 0)  # of classes 0 and 1
+        moved = (update.tensors["class_prompts"] != state.tensors["class_prompts"]).any(-1)
+        assert moved.view(-1, 4).any(0).tolist() == [True, True, False, False]
