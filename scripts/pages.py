@@ -12,8 +12,19 @@ DEFAULT = ROOT / "docs" / "results" / "default"
 CPU = ROOT / "docs" / "results" / "cpu"
 SECTIONS = {
     "README.md": ["fedvpt", "demo", "results", "summary"],
-    "docs/results/README.md": ["overview", "rounds", "ablations", "epochs", "few", "rates"],
-    "docs/cue.md": ["steps", "priors", "variants"],
+    "docs/results/README.md": [
+        "overview",
+        "all-images",
+        "all-images-rounds",
+        "differences",
+        "rounds",
+        "ablations",
+        "epochs",
+        "few",
+        "rates",
+        "all-images-rates",
+    ],
+    "docs/cue.md": ["steps", "priors", "variants", "rates-of-cue"],
     "docs/trust.md": ["noise"],
 }
 

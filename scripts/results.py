@@ -9,17 +9,19 @@ become PATH/NAME.
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from glob import escape
 from pathlib import Path
 from statistics import fmean, stdev
 
 import tomli_w
+from scipy.special import stdtrit
 
 from fedcue.config import read_recipe, recipes
 from fedcue.record.folder import read_metrics
@@ -40,13 +42,17 @@ SPLITS = {
     "cifar100-iid": "CIFAR-100, iid",
 }
 PATHOLOGICAL = "cifar100-pathological"
+IID = "cifar100-iid"
+ALL_IMAGES = {"cifar100-all-images": "CIFAR-100, 10 classes a client, all images"}
 TRIALS = {
     "cue-variants": "CIFAR-100, 10 classes a client, validation images",
     "cue-variants-pacs": "PACS, validation images",
 }
-TUNING = Path("tuning", "trials.json")
-CONTROL = "logit_prior=test"
+RATES = {"cue-rates": "CIFAR-100, 10 classes a client", "cue-rates-pacs": "PACS, by domain"}
+TUNING, TUNING_ALL_IMAGES = Path("tuning", "trials.json"), Path("tuning", "all-images.json")
+CONTROL, EVEN = "logit_prior=test", "priors=uniform"
 CHANGES = {"whiten=true": ", whitened", CONTROL: " + log prior"}
+OF_CUE = CHANGES | {EVEN: ", without the prior"}
 ORDER = ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "pfedpg", "ppt", "pep", "ncm", "cue")
 NONE = "–"
 
@@ -68,8 +74,38 @@ RIVALS = {
     "PEP-FedPT": "pep{}",
     "PEP-FedPT + log prior": "pep{}-" + CONTROL,
 }
+PEP_EVEN = "pep-prior=uniform"
+MIXED_EVENLY = {"PEP-FedPT, mixing without priors, + log prior": f"{PEP_EVEN}-{CONTROL}"}
 LONG = "-epochs=5-head_lr=0.005-prompt_lr=0.5"
 FEW = {"cifar100-30-classes": "30 classes, 5 a client, 60 training images a client"}
+DEEP, WHITENED = f"fedvpt_deep-{CONTROL}", f"ncm-whiten=true-{CONTROL}"
+DIFFERENCES = [  # folder, one run, the other, what is compared
+    (PATHOLOGICAL, "cue", DEEP, "cue − FedVPT-D + log prior"),
+    (PATHOLOGICAL, "cue-priors=uniform", "fedvpt_deep", "cue without the prior − FedVPT-D"),
+    ("cifar100-dirichlet", "cue", DEEP, "cue − FedVPT-D + log prior"),
+    ("tinyimagenet-pathological", "cue", WHITENED, "cue − ncm, whitened + log prior"),
+    ("pacs", "cue", WHITENED, "cue − ncm, whitened + log prior"),
+    (PATHOLOGICAL, "pep", "fedvpt", "PEP-FedPT − FedVPT"),
+    (PATHOLOGICAL, f"pep{LONG}", f"fedvpt{LONG}", "PEP-FedPT − FedVPT, five epochs"),
+    ("cifar100-dirichlet", "pep", "fedvpt", "PEP-FedPT − FedVPT"),
+    ("tinyimagenet-pathological", "pep", "fedvpt", "PEP-FedPT − FedVPT"),
+    ("pacs", "pep", "fedvpt", "PEP-FedPT − FedVPT"),
+    ("cifar100-iid", "pep", "fedvpt", "PEP-FedPT − FedVPT"),
+    ("cifar100-iid", "cue", "fedvpt", "cue − FedVPT"),
+    *(
+        (folder, *pair)
+        for folder in ("cifar100-30-classes", "cifar100-all-images")
+        for pair in (
+            ("pep", "fedvpt", "PEP-FedPT − FedVPT"),
+            (f"pep-{CONTROL}", f"fedvpt-{CONTROL}", "PEP-FedPT + log prior − FedVPT + log prior"),
+            (f"{PEP_EVEN}-{CONTROL}", f"fedvpt-{CONTROL}", "the same, mixing without priors"),
+            ("pep-temperature=100", "pep", "mixing by priors only − PEP-FedPT"),
+            ("pep-layers=[7,8,9]", "pep", "layers 8-10 − 5-7"),
+            ("cue", f"fedvpt-{CONTROL}", "cue − FedVPT + log prior"),
+            ("cue", WHITENED, "cue − ncm, whitened + log prior"),
+        )
+    ),
+]  # fmt: skip
 NOISE = {
     "none": "pep",
     "`paper`, its epsilon of 0.2": "pep-privacy=paper",
@@ -135,7 +171,7 @@ def variant(folder: Path) -> tuple[str, str]:
 
 
 def tabulate(recipe: Path) -> None:
-    """Write the comparison of one recipe's runs, and the curves of methods, whose controls look alike."""
+    """Write the comparison of one recipe's runs, and the curves of methods without and with the prior."""
     groups: dict[tuple[str, str], list[Path]] = {}
     folders = sorted(path.parent for path in recipe.glob("*/config.toml"))
     for folder in sorted(folders, key=lambda f: (ORDER.index(variant(f)[0]), variant(f)[1], f.name)):
@@ -143,7 +179,9 @@ def tabulate(recipe: Path) -> None:
         groups.setdefault((f"{method} {text}".strip(), ""), []).append(folder)
     known = read_recipe(recipe.name)[1] if recipe.name in recipes() else {}
     tables.compare(groups, known.get("compare", {}).get("target", 0.8)).write(recipe)
-    shown = [folder for change in ("", CONTROL) for folder in folders if variant(folder)[1] == change]
+    plain = {folder: EVEN if variant(folder)[0] == "cue" else "" for folder in folders}
+    priors = {folder: "" if variant(folder)[0] == "cue" else CONTROL for folder in folders}
+    shown = [f for changes in (plain, priors) for f in folders if variant(f)[1] == changes[f]]
     lines = [
         replace(one, label=method_label(variant(one.runs[0].path)[0])) for one in series_of(find_runs(shown))
     ]
@@ -151,45 +189,63 @@ def tabulate(recipe: Path) -> None:
         save(build(name, lines), recipe / f"{name}.png")
 
 
-def label(method: str, changes: str) -> str:
-    """Return a run's name as tables and figures have it."""
-    return method_label(method) + "".join(CHANGES[change] for change in changes.split())
+def changes_shown(method: str) -> Mapping[str, str]:
+    """Return the changes with which a method has rows of its own in the table of all."""
+    return OF_CUE if method == "cue" else CHANGES
 
 
-def overview(target: Path) -> dict[str, str]:
+def overview(target: Path, folders: Iterable[str]) -> dict[str, str]:
     """Return the rows of the table of all methods, each with its control: label, and the runs' name."""
-    runs = [run for recipe in SPLITS for run in (target / recipe).glob("*-seed*")]
-    names = {run.name.rpartition("-seed")[0] for run in runs}
+    names = {
+        run.name.rpartition("-seed")[0] for folder in folders for run in (target / folder).glob("*-seed*")
+    }
     found = [(*variant(target / f"{name}-seed0"), name) for name in names]
-    plain = sorted((ORDER.index(m), c, n) for m, c, n in found if set(c.split()) <= set(CHANGES))
-    return {label(ORDER[method], changes): name for method, changes, name in plain}
+    plain = sorted((ORDER.index(m), c, n) for m, c, n in found if set(c.split()) <= set(changes_shown(m)))
+    return {
+        method_label(ORDER[m]) + "".join(changes_shown(ORDER[m])[change] for change in changes.split()): name
+        for m, changes, name in plain
+    }
 
 
 def summary(target: Path, columns: Mapping[str, str]) -> str:
     """Return one row for each method: mean accuracy, that with the log prior at test, and the paper's."""
-    lines = [["", *columns.values()]]
-    for method in ORDER:
-        cells = [ours(target / recipe, method) for recipe in columns]
-        if not all(cell.startswith(NONE) for cell in cells):
-            lines.append([method_label(method), *cells])
+    lines, known = [["", *columns.values()]], dict.fromkeys(ALL_IMAGES, PATHOLOGICAL)
+    for label, name in overview(target, columns).items():
+        if {CONTROL, EVEN} & set(variant(target / f"{name}-seed0")[1].split()):
+            continue
+        cells = []
+        for recipe in columns:
+            paper = read_recipe(known.get(recipe, recipe))[1].get("paper", {}).get(name, {}).get("mean")
+            cell = with_control(target / recipe, name)
+            cells.append(f"{cell} ({paper:.1f})" if paper and cell != NONE else cell)
+        lines.append([label, *cells])
     return markdown(lines)
 
 
-def ours(recipe: Path, method: str) -> str:
-    """Return a method's mean accuracy → with the log prior (the paper's)."""
-    mean, control = (accuracies(recipe, name, ["mean_accuracy"]) for name in (method, f"{method}-{CONTROL}"))
-    paper = read_recipe(recipe.name)[1].get("paper", {}).get(method, {}).get("mean")
-    return mean + (f" → {control}" if control != NONE else "") + (f" ({paper:.1f})" if paper else "")
+def with_control(recipe: Path, name: str, seed: str = "*") -> str:
+    """Return a mean accuracy → the same model's with the log prior; cue has the prior built in."""
+    pair = (f"{name}-{EVEN}", name) if name == "cue" else (name, f"{name}-{CONTROL}")
+    found = [accuracies(recipe, one, ["mean_accuracy"], seed) for one in pair]
+    return " → ".join(mean for mean in found if mean != NONE) or NONE
 
 
-def table(target: Path, rows: Mapping[str, str], columns: Mapping[str, str]) -> str:
+Show = Callable[[Path, str], str]
+"""From a folder and the name of its runs to a cell."""
+
+
+def table(target: Path, rows: Mapping[str, str], columns: Mapping[str, str], show: Show | None = None) -> str:
     """Return accuracies: rows by label with the name of their runs, columns by folder with their heading."""
-    lines = [["", *columns.values()]]
+    lines, show = [["", *columns.values()]], show or accuracies
     for label, name in rows.items():
-        cells = [accuracies(target / folder, name) for folder in columns]
+        cells = [show(target / folder, name) for folder in columns]
         if set(cells) != {NONE}:
             lines.append([label, *cells])
     return markdown(lines)
+
+
+def of_first_seed(recipe: Path, name: str) -> str:
+    """Return the accuracies of seed 0, for tables in which some rows have no other."""
+    return accuracies(recipe, name, seed="0")
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:
@@ -198,9 +254,9 @@ def markdown(lines: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in (*lines[:1], *rules, *lines[1:]))
 
 
-def accuracies(recipe: Path, name: str, which: Sequence[str] = ACCURACIES) -> str:
+def accuracies(recipe: Path, name: str, which: Sequence[str] = ACCURACIES, seed: str = "*") -> str:
     """Return accuracies in %, averaged over seeds, with the standard deviation of the first of them."""
-    files = sorted(recipe.glob(f"{escape(name)}-seed*/summary.json"))
+    files = sorted(recipe.glob(f"{escape(name)}-seed{seed}/summary.json"))
     summaries = [json.loads(file.read_text()) for file in files]
     if not summaries:
         return NONE
@@ -223,9 +279,36 @@ def by_round(target: Path, recipe: str, rows: Mapping[str, str]) -> str:
     return markdown(lines)
 
 
-def rates(target: Path) -> str:
+def differences(target: Path, rows: Sequence[tuple[str, str, str, str]]) -> str:
+    """Return paired differences of the clients that train, with an interval over them, and by seed."""
+    lines = [["", "difference", "95 % interval over clients", "by seed"]]
+    for folder, one, other, label in rows:
+        ours, theirs = (by_client(target / folder, name) for name in (one, other))
+        seeds = [[ours[s][c] - theirs[s][c] for c in ours[s]] for s in ours if s in theirs]
+        found = [100 * value for values in seeds for value in values]
+        if not found:
+            continue
+        half = float(stdtrit(len(found) - 1, 0.975)) * stdev(found) / len(found) ** 0.5
+        low, high, heading = fmean(found) - half, fmean(found) + half, (SPLITS | FEW | ALL_IMAGES)[folder]
+        means = ", ".join(f"{100 * fmean(values):+.1f}" for values in seeds)
+        lines.append([f"{heading}: {label}", f"{fmean(found):+.1f}", f"{low:+.1f} to {high:+.1f}", means])
+    return markdown(lines)
+
+
+def by_client(recipe: Path, name: str) -> dict[str, dict[str, float]]:
+    """Return the accuracy of each client that trains, by seed and id."""
+    found = {}
+    for file in sorted(recipe.glob(f"{escape(name)}-seed*/clients.csv")):
+        rows = [row for row in csv.DictReader(file.open()) if row["heldout"] == "false"]
+        found[file.parent.name.rpartition("-seed")[2]] = {
+            row["id"]: float(row["test_accuracy"]) for row in rows
+        }
+    return found
+
+
+def rates(target: Path, file: Path) -> str:
     """Return each method's validation accuracy for each pair of rates that was tried, the best in bold."""
-    trials = json.loads((target / TUNING).read_text())["trials"] if (target / TUNING).is_file() else []
+    trials = json.loads((target / file).read_text())["trials"] if (target / file).is_file() else []
     cells: dict[str, dict[str, str]] = {}
     for trial in trials:
         pair = f"{trial['training.head_lr']:g}, {trial['training.prompt_lr']:g}"
@@ -240,19 +323,29 @@ def pages(target: Path) -> dict[str, str]:
     """Return the tables that the documentation shows, by the name of their section."""
     noisy = with_runs(target, lambda run: run.name.startswith("pep-privacy="))
     seen = with_runs(target, lambda run: variant(run)[0] != "pep")  # not PEP-FedPT alone
-    first, methods = {PATHOLOGICAL: SPLITS[PATHOLOGICAL]}, overview(target)
+    first, methods = {PATHOLOGICAL: SPLITS[PATHOLOGICAL]}, overview(target, SPLITS)
+    rates_of_cue = {f"prompt rate {rate}": f"cue-prompt_lr={rate}" for rate in ("0.5", "1.5", "5")}
     return {
         "overview": table(target, methods, seen),
-        "summary": summary(target, seen),
+        "summary": summary(
+            target, ALL_IMAGES | {recipe: name for recipe, name in seen.items() if recipe != IID}
+        ),
         "rounds": by_round(target, PATHOLOGICAL, methods),
-        "ablations": table(target, ABLATIONS, FEW | first),
-        "noise": table(target, NOISE, noisy | FEW),
-        "priors": table(target, PRIORS, first),
+        "all-images": table(target, overview(target, ALL_IMAGES) | MIXED_EVENLY, ALL_IMAGES),
+        "all-images-rounds": by_round(target, next(iter(ALL_IMAGES)), overview(target, ALL_IMAGES)),
+        "differences": differences(target, DIFFERENCES),
+        "ablations": table(
+            target, ABLATIONS, FEW | first | ALL_IMAGES, lambda recipe, name: with_control(recipe, name, "0")
+        ),
+        "noise": table(target, NOISE, noisy | FEW, of_first_seed),
+        "priors": table(target, PRIORS, first, of_first_seed),
         "steps": table(target, STEPS, seen),
         "variants": table(target, VARIANTS, TRIALS),
+        "rates-of-cue": table(target, rates_of_cue, RATES),
         "epochs": table(target, {label: name.format(LONG) for label, name in RIVALS.items()}, first),
-        "few": table(target, {label: name.format("") for label, name in RIVALS.items()}, FEW),
-        "rates": rates(target),
+        "few": table(target, {label: name.format("") for label, name in RIVALS.items()} | MIXED_EVENLY, FEW),
+        "rates": rates(target, TUNING),
+        "all-images-rates": rates(target, TUNING_ALL_IMAGES),
     }
 
 
@@ -268,7 +361,7 @@ def main() -> None:
     target = Path(sys.argv[1])
     if len(sys.argv) > 2:
         keep(Path(sys.argv[2]), target)
-    for recipe in SPLITS:
+    for recipe in SPLITS | ALL_IMAGES:
         if (target / recipe).is_dir():
             tabulate(target / recipe)
 

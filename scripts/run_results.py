@@ -58,7 +58,7 @@ def planned() -> Iterator[Planned]:
     plan, seen = tomllib.loads(PLAN.read_text()), set()
     for entry in plan["runs"]:
         recipe, folder = entry["recipe"], entry.get("folder", entry["recipe"])
-        common = (*plan["common"]["all"], *plan["common"].get(entry.get("common"), []))
+        common = tuple(text for name in ("all", *entry.get("common", [])) for text in plan["common"][name])
         variants = entry.get("variants", [[]])
         for seed, method, settings in product(entry.get("seeds", [0]), entry["methods"], variants):
             again = [*plan["again"].get(method, []), *entry.get("again", [])]

@@ -75,17 +75,22 @@ SHRINKAGE = 0.1
 
 
 def second_moments(vectors: Iterable[Tensor]) -> Tensor:
-    """Return the sum of ``x x^T`` over vectors ``[B, d]``: a client's part of a covariance."""
-    return sum((batch.double().T @ batch.double() for batch in vectors), torch.zeros(())).float().cpu()
+    """Return the sum of ``x x^T`` over vectors ``[B, d]``, a client's part of a covariance: its lower half.
+
+    ``[d (d + 1) / 2]``; the other half is the same.
+    """
+    total = sum((batch.double().T @ batch.double() for batch in vectors), torch.zeros(())).float().cpu()
+    return total[tuple(torch.tril_indices(*total.shape))]
 
 
 def whitening(moments: Tensor, prototypes: Tensor, counts: Tensor) -> Tensor:
     """Return ``T [d, d]`` under which images spread about equally in all directions within a class.
 
-    From summed second moments ``[d, d]``, class means ``[C, d]`` and counts ``[C]``.
+    From summed second moments ``[d (d + 1) / 2]``, class means ``[C, d]`` and counts ``[C]``.
     """
     means, counts = prototypes.double(), counts.double()
-    within = moments.double() - (means.T * counts) @ means
+    within = -(means.T * counts) @ means  # of which eigh reads the lower half
+    within[tuple(torch.tril_indices(*within.shape))] += moments.double()
     spread = within / (counts.sum() - (counts > 0).sum()).clamp(min=1)
     variances, directions = torch.linalg.eigh(spread)
     even = spread.trace().clamp(min=1e-6) / len(spread)
