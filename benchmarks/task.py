@@ -57,11 +57,9 @@ class Task:
     def optimiser(self, parameters: Parameters, round_: int) -> torch.optim.SGD:
         """Return the optimiser of a visit."""
         training, decay = self.config.training, self.config.training.lr_decay**round_
-        rates = {"head": training.head_lr, PROMPTS: training.prompt_lr}
-        groups = [
-            {"params": [tensor], "lr": (rates[name] or training.lr) * decay}
-            for name, tensor in parameters.items()
-        ]
+        given = {"head": training.head_lr, PROMPTS: training.prompt_lr}
+        rates = {name: training.lr if rate is None else rate for name, rate in given.items()}
+        groups = [{"params": [tensor], "lr": rates[name] * decay} for name, tensor in parameters.items()]
         return torch.optim.SGD(groups, momentum=training.momentum, weight_decay=training.weight_decay)
 
     def step(self, optimiser: torch.optim.Optimizer, loss: Tensor) -> None:

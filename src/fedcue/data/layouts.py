@@ -117,11 +117,6 @@ def _read_tiny_imagenet(root: Path, description: Description) -> Dataset:
     return folders.build(description.name, items, classes=classes)
 
 
-def _find_tiny_imagenet(root: Path, description: Description) -> Path | None:
-    places = [root, *folders.folders(root)]
-    return next((place for place in places if (place / "val" / "val_annotations.txt").is_file()), None)
-
-
 def _find_domain_lists(root: Path, description: Description) -> Path | None:
     return _find_file(f"{description.domains[0]}_train.txt")(root, description)
 
@@ -203,7 +198,7 @@ LAYOUTS = {
     ),
     "tiny-imagenet": Layout(
         "the original folders (train/WNID/images, val/val_annotations.txt)",
-        _find_tiny_imagenet,
+        _find_file("val/val_annotations.txt"),
         _read_tiny_imagenet,
     ),
     "domain-lists": Layout(
