@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -123,15 +124,27 @@ def _slots(firsts: Sequence[RunRecord]) -> list[int]:
 
 
 def _labels(firsts: Sequence[RunRecord]) -> list[str]:
+    """Name each series by its method and by what is unusual among those of that method."""
     labels = []
     for run in firsts:
         same_method = [other for other in firsts if other.method == run.method]
-        settings = relevant(run)
-        marks = [f"{short(key)} {shorten(show(settings.get(key)))}" for key in varying(same_method)]
+        everyone, settings = [relevant(other) for other in same_method], relevant(run)
+        marks = [
+            f"{short(key)} {shorten(show(settings.get(key)))}"
+            for key in varying(same_method)
+            if not _usual(settings.get(key), [other.get(key) for other in everyone])
+        ]
         if run.state != "finished":
             marks.append(f"seed {run.seed}, {run.state}")
         labels.append(", ".join([method_label(run.method), *marks]))
     return labels
+
+
+def _usual(value: Any, values: Sequence[Any]) -> bool:
+    """Tell whether more of the values are this one than are any other."""
+    counts = Counter(map(_frozen, values))
+    own = counts.pop(_frozen(value))
+    return own > max(counts.values(), default=0)
 
 
 def method_label(name: str) -> str:

@@ -85,6 +85,19 @@ def test_a_label_names_the_settings_that_differ(tmp_path: Path) -> None:
     assert labels == ["PEP-FedPT, temperature 0.05", "PEP-FedPT, temperature 1"]
 
 
+def test_a_label_says_only_what_is_unusual(tmp_path: Path) -> None:
+    for number, changes in enumerate(
+        ({}, {"temperature": 1.0}, {"prompts": 5}, {"prompts": 5, "momentum": 0})
+    ):
+        settings = {f"method__{key}": value for key, value in changes.items()}
+        write_run(tmp_path / str(number), **settings)
+    labels = [one.label for one in series_of(find_runs([tmp_path]))]
+    assert labels == [
+        "PEP-FedPT, prompts default", "PEP-FedPT, prompts default, temperature 1", "PEP-FedPT, prompts 5",
+        "PEP-FedPT, momentum 0, prompts 5",
+    ]  # fmt: skip
+
+
 def test_the_headline_says_when_the_lead_is_within_the_spread(tmp_path: Path) -> None:
     for seed, level in enumerate((0.80, 0.90)):
         write_run(tmp_path / f"a{seed}", "pep", seed, level=level)
