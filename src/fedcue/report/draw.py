@@ -11,6 +11,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 from matplotlib.textpath import TextPath
+from matplotlib.ticker import LogLocator
 
 from fedcue.errors import ConfigError
 from fedcue.record.files import write_bytes, write_text
@@ -86,6 +87,8 @@ def _label(axis: Any, name: Callable[[str], Any], scale: Callable[[str], Any], d
     if description.percent:
         axis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     elif description.log:
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
         axis.set_major_formatter(lambda value, _: f"{value:g}")
     if description.categories and len(description.categories) <= 40:
         axis.set_ticks(range(len(description.categories)), description.categories)

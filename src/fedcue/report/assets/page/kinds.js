@@ -35,6 +35,7 @@ const limits = ({ percent, log, categories }) => {
   if (percent) return { max: (range) => (range.max > 0.9 ? 1 : null) };
   return { min: (range) => (range.min >= 0 && range.min < 0.3 * range.max ? 0 : null) };
 };
+const logBase = (values) => (Math.max(...values) > 100 * Math.min(...values) ? 10 : 2);
 const plainNumber = (value) => {
   const size = Math.abs(value);
   return size && (size < 1e-3 || size >= 1e5) ? value.toExponential(0) : String(+value.toPrecision(4));
@@ -97,7 +98,7 @@ const kinds = {
   line: {
     height: (panel, element) => (narrow(element) ? 280 : 340),
     option: (panel, visible) => ({
-      xAxis: axis(panel.x, { splitLine: { show: false } }),
+      xAxis: axis(panel.x, { splitLine: { show: false }, logBase: logBase(visible.flatMap((series) => series.x)) }),
       yAxis: vertical(panel.y),
       tooltip: tip((points) => tipRows(
         `${panel.x.label} ${format(points[0].data.value[0], panel.x)}`,
