@@ -76,6 +76,10 @@ RIVALS = {
 }
 PEP_EVEN = "pep-prior=uniform"
 MIXED_EVENLY = {"PEP-FedPT, mixing without priors, + log prior": f"{PEP_EVEN}-{CONTROL}"}
+FASTER = {
+    "PEP-FedPT, prompt rate 0.5, 50 rounds": "pep-prompt_lr=0.5-rounds=50",
+    "PEP-FedPT, prompt rate 0.5, 50 rounds + log prior": f"pep-prompt_lr=0.5-rounds=50-{CONTROL}",
+}
 LONG = "-epochs=5-head_lr=0.005-prompt_lr=0.5"
 FEW = {"cifar100-30-classes": "30 classes, 5 a client, 60 training images a client"}
 DEEP, WHITENED = f"fedvpt_deep-{CONTROL}", f"ncm-whiten=true-{CONTROL}"
@@ -269,14 +273,18 @@ def accuracies(recipe: Path, name: str, which: Sequence[str] = ACCURACIES, seed:
 
 def by_round(target: Path, recipe: str, rows: Mapping[str, str]) -> str:
     """Return the mean accuracy of each of ``rows`` after the rounds in which it was tested, first seed."""
-    lines: list[list[str]] = []
+    tests: dict[str, dict[int, float]] = {}
     for label, name in rows.items():
-        entries = read_metrics(target / recipe / f"{name}-seed0")
-        tests = {entry["round"]: entry["mean_accuracy"] for entry in entries if "mean_accuracy" in entry}
-        if len(tests) > 1:
-            lines = lines or [["rounds", *map(str, tests)]]
-            lines.append([label, *(f"{100 * accuracy:.1f}" for accuracy in tests.values())])
-    return markdown(lines)
+        if {CONTROL, EVEN}.isdisjoint(name.split("-")):  # those were tested at the end only
+            entries = read_metrics(target / recipe / f"{name}-seed0")
+            tests[label] = {e["round"]: e["mean_accuracy"] for e in entries if "mean_accuracy" in e}
+    rounds = sorted({number for found in tests.values() for number in found})
+    lines = [
+        [label, *(f"{100 * found[number]:.1f}" if number in found else NONE for number in rounds)]
+        for label, found in tests.items()
+        if found
+    ]
+    return markdown([["rounds", *map(str, rounds)], *lines])
 
 
 def differences(target: Path, rows: Sequence[tuple[str, str, str, str]]) -> str:
@@ -331,8 +339,8 @@ def pages(target: Path) -> dict[str, str]:
             target, ALL_IMAGES | {recipe: name for recipe, name in seen.items() if recipe != IID}
         ),
         "rounds": by_round(target, PATHOLOGICAL, methods),
-        "all-images": table(target, overview(target, ALL_IMAGES) | MIXED_EVENLY, ALL_IMAGES),
-        "all-images-rounds": by_round(target, next(iter(ALL_IMAGES)), overview(target, ALL_IMAGES)),
+        "all-images": table(target, overview(target, ALL_IMAGES) | FASTER, ALL_IMAGES),
+        "all-images-rounds": by_round(target, next(iter(ALL_IMAGES)), overview(target, ALL_IMAGES) | FASTER),
         "differences": differences(target, DIFFERENCES),
         "ablations": table(
             target, ABLATIONS, FEW | first | ALL_IMAGES, lambda recipe, name: with_control(recipe, name, "0")
