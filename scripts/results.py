@@ -21,7 +21,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 import tomli_w
-from scipy.special import stdtrit
 
 from fedcue.config import read_recipe, recipes
 from fedcue.record.folder import read_metrics
@@ -30,7 +29,7 @@ from fedcue.report.catalogue import build
 from fedcue.report.draw import save
 from fedcue.report.runs import find_runs
 from fedcue.report.series import method_label, series_of
-from fedcue.report.statistics import ACCURACIES
+from fedcue.report.statistics import ACCURACIES, Difference
 
 KEPT = ("summary.json", "metrics.jsonl", "clients.csv")
 SPLITS = {
@@ -230,7 +229,7 @@ def with_control(recipe: Path, name: str, seed: str = "*") -> str:
     """Return a mean accuracy → the same model's with the log prior; cue has the prior built in."""
     pair = (f"{name}-{EVEN}", name) if name == "cue" else (name, f"{name}-{CONTROL}")
     found = [accuracies(recipe, one, ["mean_accuracy"], seed) for one in pair]
-    return " → ".join(mean for mean in found if mean != NONE) or NONE
+    return found[0] if found[1] == NONE else " → ".join(found)
 
 
 Show = Callable[[Path, str], str]
@@ -284,7 +283,7 @@ def by_round(target: Path, recipe: str, rows: Mapping[str, str]) -> str:
         for label, found in tests.items()
         if found
     ]
-    return markdown([["rounds", *map(str, rounds)], *lines])
+    return markdown([["rounds", *map(str, rounds)], *lines]) if lines else ""
 
 
 def differences(target: Path, rows: Sequence[tuple[str, str, str, str]]) -> str:
@@ -292,14 +291,13 @@ def differences(target: Path, rows: Sequence[tuple[str, str, str, str]]) -> str:
     lines = [["", "difference", "95 % interval over clients", "by seed"]]
     for folder, one, other, label in rows:
         ours, theirs = (by_client(target / folder, name) for name in (one, other))
-        seeds = [[ours[s][c] - theirs[s][c] for c in ours[s]] for s in ours if s in theirs]
-        found = [100 * value for values in seeds for value in values]
-        if not found:
+        seeds = [[100 * (ours[s][c] - theirs[s][c]) for c in ours[s]] for s in ours if s in theirs]
+        if not seeds:
             continue
-        half = float(stdtrit(len(found) - 1, 0.975)) * stdev(found) / len(found) ** 0.5
-        low, high, heading = fmean(found) - half, fmean(found) + half, (SPLITS | FEW | ALL_IMAGES)[folder]
-        means = ", ".join(f"{100 * fmean(values):+.1f}" for values in seeds)
-        lines.append([f"{heading}: {label}", f"{fmean(found):+.1f}", f"{low:+.1f} to {high:+.1f}", means])
+        found = Difference(tuple(value for values in seeds for value in values))
+        heading, means = (SPLITS | FEW | ALL_IMAGES)[folder], ", ".join(f"{fmean(v):+.1f}" for v in seeds)
+        low, high = found.interval or (found.mean, found.mean)
+        lines.append([f"{heading}: {label}", f"{found.mean:+.1f}", f"{low:+.1f} to {high:+.1f}", means])
     return markdown(lines)
 
 

@@ -93,8 +93,8 @@ def resolve(
 ) -> RunConfig:
     """Validate settings: recipe, then its scale, its profile, the method's own tables, overrides.
 
-    A profile among the overrides goes before the recipe's tables, other overrides before it, and what a
-    method fixes before all of these.
+    Later ones win; a profile among the overrides wins over the recipe's tables, and what a method fixes
+    over everything.
     """
     try:
         return _resolve(settings, dict(overrides or {}), name)
@@ -110,8 +110,8 @@ def _resolve(settings: Mapping[str, Any], overrides: dict[str, Any], name: str) 
     merge(merged, {key: value for key, value in scaled.items() if key != "per_method"})
     asked, profile = overrides.pop("profile", None), settings.get("profile")
     names = {key: value for key, value in overrides.items() if key.removesuffix(".name") in NAMED}
-    merge(merged, names)  # before the options of what is named, which a new name would drop
-    method = _name_of("method", merged)
+    method = _name_of("method", _merged(merged, names))
+    merge(merged, {"method": method})  # before its own tables, which a new name would drop
     known = getattr(METHODS.get(method), "profiles", {})
     if profile is not None and asked is None:
         merge(merged, _choice("profile", profile, known))
@@ -119,9 +119,16 @@ def _resolve(settings: Mapping[str, Any], overrides: dict[str, Any], name: str) 
         merge(merged, _table(_table(table, "per_method"), method))
     if asked is not None:
         merge(merged, _choice("profile", asked, known))
+    merge(merged, names)  # before the options given with them, which a new name would drop
     merge(merged, overrides)
     merge(merged, getattr(METHODS.get(method), "fixed", {}))
     return _validate(merged)
+
+
+def _merged(settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(settings)
+    merge(merged, more)
+    return merged
 
 
 def _table(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from fedcue.federate.compare import difference, run_grid, state_of
 from fedcue.federate.grid import Grid, Job
 from fedcue.report.statistics import Difference, Measure, read_run, reference_of
 from fedcue.report.tables import Cell, Table, compare, latex, markdown, short
+from fedcue.train.local import rate
 
 
 def write_run(folder: Path, seed: int, accuracies: list[float | None], heldout: float | None = None) -> Path:
@@ -416,7 +418,22 @@ def test_a_tuned_recipe_keeps_what_the_recipe_says_of_a_method_at_every_scale(tm
     tuned = tune.write_recipe(tmp_path, grid, choices)
     ran, again = grid.jobs(tmp_path)[0].config, load(tuned, ["scale=cpu", "method=pfedpg"])
     assert again.training == ran.training
-    assert (again.training.lr, again.training.head_lr) == (0.25, 0.25), "what is asked for wins"
+    assert again.training.lr == 0.25, "what is asked for wins"
+
+
+@pytest.mark.parametrize("key", ["training.lr", "training.head_lr"])
+def test_a_tuned_recipe_keeps_the_profile_that_all_trials_had(tmp_path: Path, key: str) -> None:
+    values = {key: (0.01, 0.02)}
+    grid = Grid("default", {"profile": "native"}, ("pfedpg",), (0,), values)
+    jobs = grid.jobs(tmp_path)
+    choices = {"pfedpg": tune.Choice(tune.Trial("pfedpg", {key: 0.02}, (0.5,)), ())}
+    tuned = tune.write_recipe(tmp_path, grid, choices)
+    program, verb, path, *settings = shlex.split(tuned.read_text().splitlines()[0].removeprefix("# "))
+    assert (program, verb, Path(path)) == ("fedcue", "compare", tuned)
+    again = load(tuned, ["method=pfedpg", *(text for text in settings if "=" in text)]).training
+    ran = next(job.config.training for job in jobs if "0.02" in job.variant)
+    for name in ("head", "prompts"):
+        assert rate(again, name, 0) == rate(ran, name, 0)
 
 
 def test_a_trial_that_left_clients_untested_is_not_chosen(tmp_path: Path) -> None:

@@ -83,8 +83,22 @@ def test_an_option_counts_whether_it_stands_before_or_behind_the_name(
 def test_a_profile_that_is_asked_for_brings_its_rates(recipe: str) -> None:
     for more in ([], ["scale=cpu"] * (recipe != "default")):
         training = load(recipe, ["method=pfedpg", "profile=native", *more]).training
-        assert (training.lr, training.head_lr, training.prompt_lr) == (0.25, 0.25, 0.25)
-    assert load(recipe, ["method=pfedpg", "profile=native", "training.head_lr=2"]).training.head_lr == 2
+        assert (training.lr, training.head_lr, training.prompt_lr) == (0.25, None, None)
+    training = load(
+        recipe, ["method=pfedpg", "profile=native", "training.head_lr=2", "training.lr=3"]
+    ).training
+    assert (training.lr, training.head_lr, training.prompt_lr) == (3, 2, None)
+
+
+def test_a_new_name_drops_the_options_a_method_has_in_the_recipe(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        'data="digits"\nmethod="pep"\n[partition]\nname="pathological"\nclients=3\n'
+        '[per_method.pep]\nprivacy="paper"\n"partition.classes_per_client"=2\n'
+    )
+    assert load(recipe).partition.classes_per_client == 2
+    assert load(recipe, ["partition.clients=5", "partition=iid"]).partition.clients == 5
+    assert load(recipe, ["privacy.max_epsilon=1", "privacy=dp"]).privacy.max_epsilon == 1
 
 
 BAD = {

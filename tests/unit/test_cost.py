@@ -119,6 +119,11 @@ def test_class_means_take_a_pass_over_the_training_images() -> None:
     ] == 0  # fmt: skip
 
 
+def test_class_means_without_training_pass_each_image_once() -> None:
+    planned = plan(load("cifar100-pathological", ["method=ncm"]), 100).arithmetic.pflop
+    assert planned["once per image"] == pytest.approx(2e-6 * 60_000 * 17.56, rel=0.1)
+
+
 def test_projections_in_bfloat16_take_half_the_room() -> None:
     frozen = [
         plan(load("cifar100-pathological", ["data.test_per_class=4", "data.train_per_class=10", "partition.clients=20", f"precision={p}"]), 100)

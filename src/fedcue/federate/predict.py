@@ -73,10 +73,10 @@ class Model:
         samples = Samples(cache.view(everything), torch.zeros(len(images), dtype=torch.int64), log_priors)
         memory = self.memories.get(-1 if client is None else client, ClientMemory())
         if not (self.method.supports_heldout or memory.tensors):
-            trained = ", ".join(map(str, sorted(self.memories)[:20])) or "none"
+            trained = ", ".join(map(str, sorted(self.memories)[:20]))
             raise ConfigError(
                 f"{self.method.name} serves only clients that have trained, each with a head of its own. "
-                f"Give one of these clients: {trained}."
+                + (f"Give one of these clients: {trained}." if trained else "Here none has: train longer.")
             )
         download = self.method.download(self.state, client or 0, self.seed)
         tensors = self.method.personalize(self.model, download, log_priors, memory)

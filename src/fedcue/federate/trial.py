@@ -153,8 +153,9 @@ class Trial:
         """Return the work for values that are computed once per image and kept."""
         values: tuple[Work, Work] = self.outline.cache.once()
         prefix, bare = values
-        asked = set(self.asked) if self.warm.asks_bare else set()
-        with_bare = asked | (self.visited if self.visit.asks_bare else set())
+        asked = set(self.asked) if self.replied else set()
+        users = [(self.warm, asked), (self.visit, self.visited)]
+        with_bare = {client for work, clients in users if work.asks_bare for client in clients}
         tests = self._test_images()
         once = prefix * (self._train_images(self.visited | asked) + tests)
         return once + bare * (self._train_images(with_bare) + tests * self.test.asks_bare)

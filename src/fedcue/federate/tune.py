@@ -164,24 +164,36 @@ def write_recipe(out: Path, grid: Grid, choices: Mapping[str, Choice]) -> Path:
     tuned = copy.deepcopy(settings)
     place = tuned["scale"][grid.overrides["scale"]] if "scale" in grid.overrides else tuned
     tables = dict(place.get("per_method", {}))
+    profile = {key: value for key, value in grid.overrides.items() if key == "profile"}
     for method, choice in choices.items():
         before: dict[str, Any] = {}
+        training = {**tuned.get("training", {}), **place.get("training", {})}
         for table in (tuned, place):
             merge(before, table.get("per_method", {}).get(method, {}))
-        tables[method] = _table(method, choice.trial.changes, before)
+        tables[method] = _table(method, {**profile, **choice.trial.changes}, before, training)
     place["per_method"] = tables
     path = out / "tuned.toml"
-    given = [f"{key}={show(value)}" for key, value in grid.overrides.items() if key != "evaluation.on"]
+    left_out = ("evaluation.on", "profile")  # the latter stands in the tables
+    given = [f"{key}={show(value)}" for key, value in grid.overrides.items() if key not in left_out]
     command = shlex.join(["fedcue", "compare", str(path), "--methods", ",".join(choices), *given])
     write_text(path, f"# {command}\n{tomli_w.dumps(tuned)}")
     return path
 
 
-def _table(method: str, changes: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a method's table: what the recipe said, a chosen profile, then what was chosen."""
+def _table(
+    method: str, changes: Mapping[str, Any], before: Mapping[str, Any], training: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a method's table: what the recipe said, a chosen profile, then what was chosen.
+
+    TOML has no word for none: a rate that the recipe has for all methods and a profile does not is ``lr``.
+    """
     table: dict[str, Any] = {}
     merge(table, before)
     if "profile" in changes:
         merge(table, getattr(METHODS.get(method), "profiles", {})[changes["profile"]])
     merge(table, {key: value for key, value in changes.items() if key != "profile"})
+    if "training" in table:
+        own = table["training"]
+        rates = {key: own["lr"] for key, value in own.items() if value is None and key in training}
+        table["training"] = {key: value for key, value in {**own, **rates}.items() if value is not None}
     return table

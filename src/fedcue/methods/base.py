@@ -27,15 +27,11 @@ from fedcue.train.local import Loss, StepFilter, fit
 from fedcue.train.samples import Batch, Samples
 from fedcue.types import ClientMemory, Download, Kind, ServerState, Setting, Tensors, Update
 
-
-def rates(lr: float) -> dict[str, Any]:
-    """Return one learning rate for heads and prompts, as publications have it."""
-    return {"training.lr": lr, "training.head_lr": lr, "training.prompt_lr": lr}
-
-
 PAPER: dict[str, Any] = {
     "training.optimiser": "sgd",
-    **rates(0.1),
+    "training.lr": 0.1,
+    "training.head_lr": None,
+    "training.prompt_lr": None,
     "training.momentum": 0.9,
     "training.lr_decay": 0.998,
     "training.weight_decay": 1e-3,

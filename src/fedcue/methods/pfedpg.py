@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedcue.aggregate.mean import Combine, sum_updates
 from fedcue.aggregate.step import Step, moments
-from fedcue.methods.base import PAPER, Method, Visit, initial_head, initial_prompts, rates, uniform
+from fedcue.methods.base import PAPER, Method, Visit, initial_head, initial_prompts, uniform
 from fedcue.model.prompted import PromptedViT, Prompter
 from fedcue.model.prompts import shallow
 from fedcue.rng import torch_rng
@@ -34,7 +34,7 @@ class PFedPG(Method):
     supports_heldout: ClassVar[bool] = False
     profiles: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": PAPER,
-        "native": {**PAPER, **rates(0.25), "training.batch_size": 64},
+        "native": {**PAPER, "training.lr": 0.25, "training.batch_size": 64},
     }
 
     prompts: int = Field(default=10, ge=1, le=10_000, description="number of prompts of a client (K)")

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedcue.aggregate.keys import PLAIN, count_keys, mean_keys, orthonormal
 from fedcue.aggregate.mean import Combine, sum_updates
 from fedcue.errors import ConfigError
-from fedcue.methods.base import PAPER, Method, Visit, classify, initial_prompts, rates, uniform
+from fedcue.methods.base import PAPER, Method, Visit, classify, initial_prompts, uniform
 from fedcue.model.prompted import PromptedViT, Prompter
 from fedcue.model.prompts import inserted
 from fedcue.rng import torch_rng
@@ -34,7 +34,7 @@ class SGPT(Method):
             **PAPER,
             "method.head_bias": True,
             "method.weighting": "size",
-            **rates(0.01),
+            "training.lr": 0.01,
             "training.weight_decay": 1e-5,
             "training.batch_size": 40,
         },

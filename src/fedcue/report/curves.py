@@ -104,6 +104,7 @@ def _value(value: float | None, axis: Axis) -> str:
 
 def cost_to_target(series: Sequence[RunSeries], target: float | None = None) -> Figure | None:
     """Draw rounds, traffic and time until the mean accuracy first reaches a target."""
+    series = [one for one in series if not one.tested_again]
     best = [max(ys) for one in series for run in one.runs if (ys := _accuracies(run))]
     if not best:
         return None
@@ -122,6 +123,8 @@ def cost_to_target(series: Sequence[RunSeries], target: float | None = None) -> 
 
 
 def _accuracies(run: RunRecord) -> list[float]:
+    if not run.rounds and (last := run.last("mean_accuracy")) is not None:
+        return [last]
     return [value for record in run.rounds if (value := number(record.get("mean_accuracy"))) is not None]
 
 
@@ -135,6 +138,8 @@ def _costs(one: RunSeries, goal: float) -> Mapping[str, float]:
 
 
 def _cost(run: RunRecord, goal: float) -> dict[str, float]:
+    if not run.rounds and max(_accuracies(run), default=-1.0) >= goal:  # never trained: before round 1
+        return {"rounds": 0.0, "bytes": run.megabytes[0], "seconds": run.last("seconds") or 0.0}
     seconds = 0.0
     for record, megabytes in zip(run.rounds, run.megabytes[1:], strict=True):
         seconds += number(record.get("seconds")) or 0

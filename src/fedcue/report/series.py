@@ -52,6 +52,11 @@ class RunSeries:
         return self.runs[0].state == "finished"
 
     @property
+    def tested_again(self) -> bool:
+        """Whether only its end was tested (``fedcue evaluate``), so that its way there is not known."""
+        return any(run.rounds and "tested_again" in run.summary for run in self.runs)
+
+    @property
     def seeds(self) -> list[int]:
         """Seeds of the runs."""
         return [run.seed for run in self.runs]

@@ -129,7 +129,7 @@ def read_run(folder: Path, target: float) -> RunNumbers:
         numbers = {name: _number(values[name]) for name in MEASURES}
         return RunNumbers(
             folder, int(config["seed"]), numbers, paper_numbers(config), len(summary.get("untested", [])),
-            "ended_early" in summary, "tested_again" in summary,
+            "ended_early" in summary, bool(rounds) and "tested_again" in summary,
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunFolderError(

@@ -82,6 +82,25 @@ def test_the_cost_counts_the_warm_start_as_the_curves_do(tmp_path: Path) -> None
     assert cost > 5
 
 
+def test_the_cost_of_a_run_that_never_trained_is_its_warm_start(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one", method="ncm", rounds=1, level=0.9)
+    (folder / "metrics.jsonl").unlink()
+    summary = json.loads((folder / "summary.json").read_text()) | {"warm_up_upload_bytes": 5_000_000}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    rounds, megabytes, _ = build("cost-to-target", only(tmp_path), target=0.3).panels
+    assert (rounds.series[0].y, megabytes.series[0].y) == ([0], [5])
+
+
+def test_when_a_run_that_was_tested_again_reached_the_target_is_not_drawn(tmp_path: Path) -> None:
+    write_run(tmp_path / "one", method="fedvpt", level=0.9)
+    folder = write_run(tmp_path / "two", level=0.9)
+    summary = json.loads((folder / "summary.json").read_text()) | {"tested_again": {"of": "two"}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    figure = build("cost-to-target", only(tmp_path), target=0.5)
+    assert [series.name for series in figure.panels[0].series] == ["FedVPT"]
+    assert "not reached" not in figure.caption
+
+
 def test_a_run_that_never_trained_is_a_point_before_the_first_round(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "one", method="ncm", rounds=1)
     (folder / "metrics.jsonl").unlink()
