@@ -75,10 +75,6 @@ RIVALS = {
 }
 PEP_EVEN = "pep-prior=uniform"
 MIXED_EVENLY = {"PEP-FedPT, mixing without priors, + log prior": f"{PEP_EVEN}-{CONTROL}"}
-FASTER = {
-    "PEP-FedPT, prompt rate 0.5, 50 rounds": "pep-prompt_lr=0.5-rounds=50",
-    "PEP-FedPT, prompt rate 0.5, 50 rounds + log prior": f"pep-prompt_lr=0.5-rounds=50-{CONTROL}",
-}
 LONG = "-epochs=5-head_lr=0.005-prompt_lr=0.5"
 FEW = {"cifar100-30-classes": "30 classes, 5 a client, 60 training images a client"}
 DEEP, WHITENED = f"fedvpt_deep-{CONTROL}", f"ncm-whiten=true-{CONTROL}"
@@ -337,8 +333,8 @@ def pages(target: Path) -> dict[str, str]:
             target, ALL_IMAGES | {recipe: name for recipe, name in seen.items() if recipe != IID}
         ),
         "rounds": by_round(target, PATHOLOGICAL, methods),
-        "all-images": table(target, overview(target, ALL_IMAGES) | FASTER, ALL_IMAGES),
-        "all-images-rounds": by_round(target, next(iter(ALL_IMAGES)), overview(target, ALL_IMAGES) | FASTER),
+        "all-images": table(target, overview(target, ALL_IMAGES), ALL_IMAGES),
+        "all-images-rounds": by_round(target, next(iter(ALL_IMAGES)), overview(target, ALL_IMAGES)),
         "differences": differences(target, DIFFERENCES),
         "ablations": table(
             target, ABLATIONS, FEW | first | ALL_IMAGES, lambda recipe, name: with_control(recipe, name, "0")
