@@ -75,6 +75,10 @@ RIVALS = {
 }
 PEP_EVEN = "pep-prior=uniform"
 MIXED_EVENLY = {"PEP-FedPT, mixing without priors, + log prior": f"{PEP_EVEN}-{CONTROL}"}
+SHORTER = {
+    "PEP-FedPT, mixing without priors, 50 rounds": PEP_EVEN,
+    "PEP-FedPT, mixing without priors, 50 rounds + log prior": f"{PEP_EVEN}-{CONTROL}",
+}
 LONG = "-epochs=5-head_lr=0.005-prompt_lr=0.5"
 FEW = {"cifar100-30-classes": "30 classes, 5 a client, 60 training images a client"}
 DEEP, WHITENED = f"fedvpt_deep-{CONTROL}", f"ncm-whiten=true-{CONTROL}"
@@ -85,6 +89,12 @@ DIFFERENCES = [  # folder, one run, the other, what is compared
     ("tinyimagenet-pathological", "cue", WHITENED, "cue − ncm, whitened + log prior"),
     ("pacs", "cue", WHITENED, "cue − ncm, whitened + log prior"),
     (PATHOLOGICAL, "pep", "fedvpt", "PEP-FedPT − FedVPT"),
+    (PATHOLOGICAL, f"pep-{CONTROL}", f"fedvpt-{CONTROL}", "PEP-FedPT + log prior − FedVPT + log prior"),
+    *(
+        (folder, f"{PEP_EVEN}-{CONTROL}", f"{other}-{CONTROL}", f"mixed without priors − {name}, + log prior")
+        for folder in (PATHOLOGICAL, "cifar100-30-classes")
+        for other, name in (("fedvpt", "FedVPT"), ("pep", "PEP-FedPT"))
+    ),
     (PATHOLOGICAL, f"pep{LONG}", f"fedvpt{LONG}", "PEP-FedPT − FedVPT, five epochs"),
     ("cifar100-dirichlet", "pep", "fedvpt", "PEP-FedPT − FedVPT"),
     ("tinyimagenet-pathological", "pep", "fedvpt", "PEP-FedPT − FedVPT"),
@@ -97,7 +107,6 @@ DIFFERENCES = [  # folder, one run, the other, what is compared
         for pair in (
             ("pep", "fedvpt", "PEP-FedPT − FedVPT"),
             (f"pep-{CONTROL}", f"fedvpt-{CONTROL}", "PEP-FedPT + log prior − FedVPT + log prior"),
-            (f"{PEP_EVEN}-{CONTROL}", f"fedvpt-{CONTROL}", "the same, mixing without priors"),
             ("pep-temperature=100", "pep", "mixing by priors only − PEP-FedPT"),
             ("pep-layers=[7,8,9]", "pep", "layers 8-10 − 5-7"),
             ("cue", f"fedvpt-{CONTROL}", "cue − FedVPT + log prior"),
@@ -333,11 +342,11 @@ def pages(target: Path) -> dict[str, str]:
             target, ALL_IMAGES | {recipe: name for recipe, name in seen.items() if recipe != IID}
         ),
         "rounds": by_round(target, PATHOLOGICAL, methods),
-        "all-images": table(target, overview(target, ALL_IMAGES), ALL_IMAGES),
-        "all-images-rounds": by_round(target, next(iter(ALL_IMAGES)), overview(target, ALL_IMAGES)),
+        "all-images": table(target, overview(target, ALL_IMAGES) | SHORTER, ALL_IMAGES),
+        "all-images-rounds": by_round(target, next(iter(ALL_IMAGES)), overview(target, ALL_IMAGES) | SHORTER),
         "differences": differences(target, DIFFERENCES),
         "ablations": table(
-            target, ABLATIONS, FEW | first | ALL_IMAGES, lambda recipe, name: with_control(recipe, name, "0")
+            target, ABLATIONS, FEW | first, lambda recipe, name: with_control(recipe, name, "0")
         ),
         "noise": table(target, NOISE, noisy | FEW, of_first_seed),
         "priors": table(target, PRIORS, first, of_first_seed),
