@@ -100,7 +100,7 @@ DIFFERENCES = [  # folder, one run, the other, what is compared
     ("tinyimagenet-pathological", "pep", "fedvpt", "PEP-FedPT − FedVPT"),
     ("pacs", "pep", "fedvpt", "PEP-FedPT − FedVPT"),
     ("cifar100-iid", "pep", "fedvpt", "PEP-FedPT − FedVPT"),
-    ("cifar100-iid", "cue", "fedvpt", "cue − FedVPT"),
+    ("cifar100-iid", "cue", WHITENED, "cue − ncm, whitened + log prior"),
     *(
         (folder, *pair)
         for folder in ("cifar100-30-classes", "cifar100-all-images")
@@ -109,7 +109,7 @@ DIFFERENCES = [  # folder, one run, the other, what is compared
             (f"pep-{CONTROL}", f"fedvpt-{CONTROL}", "PEP-FedPT + log prior − FedVPT + log prior"),
             ("pep-temperature=100", "pep", "mixing by priors only − PEP-FedPT"),
             ("pep-layers=[7,8,9]", "pep", "layers 8-10 − 5-7"),
-            ("cue", f"fedvpt-{CONTROL}", "cue − FedVPT + log prior"),
+            ("cue", f"pep-{CONTROL}", "cue − PEP-FedPT + log prior"),
             ("cue", WHITENED, "cue − ncm, whitened + log prior"),
         )
     ),

@@ -64,6 +64,16 @@ def test_what_was_trained_on_is_not_validated_on_when_a_run_goes_on(tmp_path: Pa
     fedcue.run(config("head", "evaluation.every=0"), folder, resume=True)
 
 
+def test_a_run_that_was_killed_before_it_began_can_be_started_again(tmp_path: Path) -> None:
+    killed = RunFolder(tmp_path / "run")
+    killed.open()
+    with pytest.raises(RunFolderError, match="in use"):
+        RunFolder(tmp_path / "run").open()
+    killed.close()
+    assert [file.name for file in (tmp_path / "run").iterdir()] == [".lock"]
+    RunFolder(tmp_path / "run").open()
+
+
 def test_resuming_what_never_started_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="holds no run to resume"):
         fedcue.run(config("pep"), tmp_path / "new", resume=True)

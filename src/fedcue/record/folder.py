@@ -53,7 +53,10 @@ class RunFolder:
                 raise RunFolderError(
                     f"{self.path} is not a run folder (it holds {foreign[0]!r}). Give an empty --out."
                 )
-            if entries and not (overwrite or resume):
+            begun = any(
+                entry.name != ".lock" for entry in entries
+            )  # killed before that, there is nothing yet
+            if begun and not (overwrite or resume):
                 raise RunFolderError(
                     f"{self.path} is not empty. Give another --out, --resume to go on, or --overwrite."
                 )
