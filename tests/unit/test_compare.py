@@ -410,15 +410,21 @@ def test_a_tuned_recipe_keeps_what_the_recipe_says_of_a_method_at_every_scale(tm
     recipe = tmp_path / "r.toml"
     recipe.write_text(
         'data="digits"\nmethod="pep"\n[partition]\nname="iid"\nclients=3\n'
-        "[per_method.pfedpg.training]\nlr=0.5\n[scale.cpu]\nrounds=2\n"
+        "[per_method.pfedpg.training]\nlr=0.5\nhead_lr=9.0\n[scale.cpu]\nrounds=2\n"
     )
     values = {"profile": ("native",)}
     grid = Grid(str(recipe), {"scale": "cpu"}, ("pfedpg",), (0,), values)
     choices = {"pfedpg": tune.Choice(tune.Trial("pfedpg", {"profile": "native"}, (0.5,)), ())}
     tuned = tune.write_recipe(tmp_path, grid, choices)
     ran, again = grid.jobs(tmp_path)[0].config, load(tuned, ["scale=cpu", "method=pfedpg"])
-    assert again.training == ran.training
-    assert again.training.lr == 0.25, "what is asked for wins"
+    assert [rate(again.training, name, 3) for name in ("head", "prompts")] == [
+        rate(ran.training, name, 3) for name in ("head", "prompts")
+    ]
+    assert rate(again.training, "head", 0) == 0.25, "what is asked for wins"
+    assert (again.training.batch_size, again.training.epochs) == (
+        ran.training.batch_size,
+        ran.training.epochs,
+    )
 
 
 @pytest.mark.parametrize("key", ["training.lr", "training.head_lr"])

@@ -6,7 +6,7 @@ import copy
 import csv
 import io
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -167,10 +167,11 @@ def write_recipe(out: Path, grid: Grid, choices: Mapping[str, Choice]) -> Path:
     profile = {key: value for key, value in grid.overrides.items() if key == "profile"}
     for method, choice in choices.items():
         before: dict[str, Any] = {}
-        training = {**tuned.get("training", {}), **place.get("training", {})}
         for table in (tuned, place):
             merge(before, table.get("per_method", {}).get(method, {}))
-        tables[method] = _table(method, {**profile, **choice.trial.changes}, before, training)
+        everywhere = [table.get("training", {}) for table in (tuned, place, before)]
+        named = {key for table in everywhere for key in table}
+        tables[method] = _table(method, {**profile, **choice.trial.changes}, before, named)
     place["per_method"] = tables
     path = out / "tuned.toml"
     left_out = ("evaluation.on", "profile")  # the latter stands in the tables
@@ -181,11 +182,11 @@ def write_recipe(out: Path, grid: Grid, choices: Mapping[str, Choice]) -> Path:
 
 
 def _table(
-    method: str, changes: Mapping[str, Any], before: Mapping[str, Any], training: Mapping[str, Any]
+    method: str, changes: Mapping[str, Any], before: Mapping[str, Any], given: Collection[str]
 ) -> dict[str, Any]:
     """Return a method's table: what the recipe said, a chosen profile, then what was chosen.
 
-    TOML has no word for none: a rate that the recipe has for all methods and a profile does not is ``lr``.
+    TOML has no word for none: a rate that is ``given`` in the recipe, and not in a profile, becomes ``lr``.
     """
     table: dict[str, Any] = {}
     merge(table, before)
@@ -194,6 +195,6 @@ def _table(
     merge(table, {key: value for key, value in changes.items() if key != "profile"})
     if "training" in table:
         own = table["training"]
-        rates = {key: own["lr"] for key, value in own.items() if value is None and key in training}
+        rates = {key: own["lr"] for key, value in own.items() if value is None and key in given}
         table["training"] = {key: value for key, value in {**own, **rates}.items() if value is not None}
     return table
