@@ -35,26 +35,26 @@ from PIL import Image
 from support import SMALL
 
 import fedcue
-from fedcue.privacy.accounting import Ledger
+from fedcue.after.predict import load as load_model
+from fedcue.clients.federation import Federation
 from fedcue.config.layers import dump, load, resolve
 from fedcue.config.recipes import read_recipe, recipes
 from fedcue.data.images import decode
 from fedcue.data.named import Parquet
 from fedcue.data.sources import FileImages
 from fedcue.data.store import decode_images
-from fedcue.rounds.resume import check_state, default_folder
-from fedcue.clients.federation import Federation
-from fedcue.plan.stand_ins import Outline
-from fedcue.after.predict import load as load_model
-from fedcue.rounds.transport import Transport
 from fedcue.model.backbone import load_backbone
 from fedcue.model.vit import Architecture, VisionTransformer
+from fedcue.plan.stand_ins import Outline
+from fedcue.privacy.accounting import Ledger
 from fedcue.record.checkpoint import Checkpoints
 from fedcue.record.files import write_tensors
 from fedcue.record.folder import RunFolder, read_metrics
 from fedcue.registry import AGGREGATES, DATASETS, METHODS, PARTITIONS, PRIVACY
 from fedcue.report.page import render
 from fedcue.report.runs import read_run
+from fedcue.rounds.resume import check_state, default_folder
+from fedcue.rounds.transport import Transport
 
 Attempt = Callable[[Random], bool | None]
 """Makes and tries one input; false if it was left out by name instead of refused by an error."""

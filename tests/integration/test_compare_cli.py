@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import save_file
 from support import SMALL
-from tiny_federation import TINY, random_vit
+from support.tiny_federation import TINY, random_vit
 
 from fedcue.cli.main import main
 from fedcue.config.layers import load

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from support import SMALL, without_times
 
 import fedcue
+from fedcue.clients.federation import Federation, load_federation
 from fedcue.errors import ClientError, ConfigError, FedcueError, RunFolderError
-from fedcue.clients.federation import Federation
 from fedcue.record.folder import read_metrics
 from fedcue.report.runs import read_run
 
@@ -95,8 +95,8 @@ def test_the_method_does_not_change_who_is_sampled_or_what_they_hold(
 
 
 def test_held_out_clients_never_train() -> None:
-    federation = Federation(small("heldout=[1,3]", "rounds=0"))
-    assert federation.training_clients.tolist() == [0, 2, 4]
+    federation = load_federation(small("heldout=[1,3]", "rounds=0"))
+    assert federation.roster.training_clients.tolist() == [0, 2, 4]
 
 
 def test_the_backbone_is_the_same_after_training(tmp_path: Path) -> None:
@@ -104,14 +104,14 @@ def test_the_backbone_is_the_same_after_training(tmp_path: Path) -> None:
 
     config = small()
     seen = {}
-    original = Federation.__init__
 
-    def remember(self: Federation, config: fedcue.RunConfig) -> None:
-        original(self, config)
-        seen["model"] = self.model
+    def remember(config: fedcue.RunConfig) -> Federation:
+        federation = load_federation(config)
+        seen["model"] = federation.model
+        return federation
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Federation, "__init__", remember)
+        patch.setattr("fedcue.rounds.loop.load_federation", remember)
         fedcue.run(config, tmp_path / "run")
     fresh = load_backbone().state_dict()
     assert all(torch.equal(value, fresh[name]) for name, value in seen["model"].backbone.state_dict().items())
@@ -119,7 +119,7 @@ def test_the_backbone_is_the_same_after_training(tmp_path: Path) -> None:
 
 def test_a_loaded_model_predicts_what_the_run_predicted(finished: fedcue.Result) -> None:
     analysis = load_file(finished.folder / "analysis.safetensors")
-    federation = Federation(small())
+    federation = load_federation(small())
     model = fedcue.load(finished.folder)
     for client in (0, 2):
         mine = analysis["clients"] == client

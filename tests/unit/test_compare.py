@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import tomli_w
+from fedcue.federate.grid import Grid, Job
 
 from fedcue.config.layers import dump, load
 from fedcue.config.recipes import merge
@@ -19,7 +20,6 @@ from fedcue.federate import compare as comparing
 from fedcue.federate import grid as grids
 from fedcue.federate import tune
 from fedcue.grid.compare import difference, run_grid, state_of
-from fedcue.federate.grid import Grid, Job
 from fedcue.report.statistics import Difference, Measure, read_run, reference_of
 from fedcue.report.tables import Cell, Table, compare, latex, markdown, short
 from fedcue.train.sgd import rate

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from data_files import encoded, write_parquet
-from fake_hub import run_with_hub, serve
+from support.fake_hub import run_with_hub, serve
 
 from fedcue.data.named import fetch
 from fedcue.errors import DataError

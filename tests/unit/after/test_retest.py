@@ -12,10 +12,10 @@ from support import SMALL
 from typer.testing import CliRunner
 
 import fedcue
-from fedcue.cli.main import app
-from fedcue.errors import ConfigError, RunFolderError
-from fedcue.clients.priors import estimate_priors
 from fedcue.after.retest import retest
+from fedcue.cli.main import app
+from fedcue.clients.priors import estimate_priors
+from fedcue.errors import ConfigError, RunFolderError
 from fedcue.report.runs import find_runs
 
 SETTINGS = [*SMALL, "snapshots=[]", "rounds=2"]

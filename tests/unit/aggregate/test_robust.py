@@ -6,10 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.tables import STATISTICS, combined, table_of
 from torch import Tensor
 
 from fedcue.aggregate.agreement import agreement, bounded, krum, rowwise
-from fedcue.aggregate.mean import sum_updates
+from fedcue.aggregate.mean import PlainAdding
 from fedcue.aggregate.robust import Krum, Mean, Median, TrimmedMean
 from fedcue.errors import ConfigError
 from fedcue.types import Update
@@ -24,7 +25,7 @@ def updates_of(changes: Tensor) -> list[Update]:
 
 def change_of(rule, changes: Tensor) -> Tensor:
     """Return how far the rule moves the head."""
-    return rule.combiner(START)(updates_of(changes)).mean("head") - START["head"]
+    return combined(rule, updates_of(changes), START).mean("head") - START["head"]
 
 
 def honest(seed: int, clients: int = 10) -> Tensor:
@@ -32,7 +33,7 @@ def honest(seed: int, clients: int = 10) -> Tensor:
 
 
 def test_plain_mean_is_the_sum_itself():
-    assert Mean().combiner(START) is sum_updates
+    assert isinstance(Mean().adding(START, table_of()), PlainAdding)
     assert Mean().plain
     assert not Mean(norm_bound=1.0).plain
 
@@ -119,7 +120,7 @@ def test_mixing_keeps_what_a_minority_learned():
     """Clients without a class outvote those that have it, unless all have mixed before."""
     changes, start = skewed(0), {"head": torch.zeros(4, 30)}
     updates = [Update(i, 10, {"head": change}) for i, change in enumerate(changes)]
-    mixed, alone = (Median(mix=mix).combiner(start)(updates).mean("head") for mix in (True, False))
+    mixed, alone = (combined(Median(mix=mix), updates, start).mean("head") for mix in (True, False))
     mean = changes.mean(0)
     assert torch.cosine_similarity(mixed.flatten(), mean.flatten(), dim=0) > 0.95
     assert (mixed - mean).norm() < 0.7 * (alone - mean).norm()
@@ -137,7 +138,7 @@ def test_centroids_have_no_reference_and_count_their_holders():
         Update(i, 10, {"centroids": own, "holds": (own[0] != 0).any(-1)}) for i, own in enumerate(centroids)
     ]
     for rule in (Median(), Krum(attackers=1)):
-        sums = rule.combiner({})(replies, plain=("centroids", "holds"))
+        sums = combined(rule, replies, {}, STATISTICS)
         torch.testing.assert_close(sums.total("holds"), torch.tensor([3.0, 0.0]))
         torch.testing.assert_close(sums.total("centroids")[0, 0] / 3, torch.ones(3))
 

@@ -8,9 +8,9 @@ from statistics import NormalDist
 
 import pytest
 
-from fedcue.aggregate import accounting
-from fedcue.privacy.accounting import Ledger, ORDERS, calibrate
 from fedcue.errors import ConfigError
+from fedcue.privacy import accounting
+from fedcue.privacy.accounting import ORDERS, Ledger, calibrate
 
 pytest.importorskip("dp_accounting")
 DELTA = 1e-5

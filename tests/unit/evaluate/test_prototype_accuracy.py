@@ -7,9 +7,9 @@ import pytest
 import torch
 from support import SMALL
 
+from fedcue.clients.federation import Federation, load_federation
 from fedcue.config.layers import load
 from fedcue.evaluate.prototype_accuracy import prototype_accuracy, top_share
-from fedcue.clients.federation import Federation
 from fedcue.model.prompted import no_prompts
 
 
@@ -21,13 +21,13 @@ def cls_of(federation: Federation, image: int) -> np.ndarray:
 
 def test_equals_a_plain_computation() -> None:
     settings = [*SMALL, "method=head", "data.train_per_class=6", "data.test_per_class=3", "heldout=1"]
-    federation = Federation(load("default", settings))
+    federation = load_federation(load("default", settings))
     labels = federation.dataset.labels
     known = [i for c in federation.clients if not c.heldout for i in c.train]
     tested = np.concatenate([client.test for client in federation.clients])
     found = prototype_accuracy(federation, tested)
     held, depth = sorted({labels[i] for i in known}), federation.model.depth
-    assert len(held) < federation.setting.classes  # a class that only the held-out client has
+    assert len(held) < federation.host.sizes.classes  # a class that only the held-out client has
     vectors = {i: cls_of(federation, i) for i in [*known, *tested.tolist()]}
     for block in range(1, depth + 1):
         prototypes = [np.mean([vectors[i][block] for i in known if labels[i] == c], 0) for c in held]
@@ -48,7 +48,7 @@ def test_equals_a_plain_computation() -> None:
 
 
 def test_the_sample_is_bounded_and_can_be_switched_off() -> None:
-    federation = Federation(load("default", [*SMALL, "method=head", "evaluation.prototype_sample=0"]))
+    federation = load_federation(load("default", [*SMALL, "method=head", "evaluation.prototype_sample=0"]))
     assert prototype_accuracy(federation, federation.clients[0].test) == {}
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from fedcue.clients.federation import load_federation
 from fedcue.config.layers import dump, load, resolve
 from fedcue.config.recipes import read_recipe, recipes
 from fedcue.errors import ConfigError, printable
 from fedcue.rounds.resume import default_folder
-from fedcue.clients.federation import Federation
 
 
 def test_overrides_are_dotted_and_typed() -> None:
@@ -238,7 +238,7 @@ def test_a_recipe_cannot_choose_where_its_run_is_written(tmp_path: Path) -> None
 
 def test_a_device_that_is_not_there_is_explained() -> None:
     with pytest.raises(ConfigError, match="device='gpu' cannot be used here.*device=cpu"):
-        Federation(load("default", ["device=gpu"]))
+        load_federation(load("default", ["device=gpu"]))
 
 
 def test_names_from_data_do_not_steer_the_terminal() -> None:

@@ -17,11 +17,11 @@ import fedcue
 from fedcue.cli.main import app
 from fedcue.config.layers import load
 from fedcue.errors import BackboneError, ConfigError
-from fedcue.plan.dry_run import matmul_gflops, plan
-from fedcue.plan.counting_vit import Meter, counting_vit
-from fedcue.plan.stand_ins import CountedImages, CountedVisit
 from fedcue.model.shapes import shape_of
 from fedcue.model.vit import Architecture
+from fedcue.plan.counting_vit import Meter, counting_vit
+from fedcue.plan.dry_run import matmul_gflops, plan
+from fedcue.plan.stand_ins import CountedImages, CountedVisit
 from fedcue.registry import METHODS
 from fedcue.train.settings import Training
 from fedcue.types import ClientMemory

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
+from support.tables import STATISTICS, combined, roster_with
 
-from fedcue.aggregate.mean import sum_updates
+from fedcue.aggregate.mean import PlainAdding
 from fedcue.config.layers import dump, load
 from fedcue.errors import BudgetSpent, ConfigError, FedcueError
 from fedcue.privacy.budget import Budget
-from fedcue.privacy.guard import Protection, check_protection, fresh_stream
-from fedcue.clients.sampling import sample_clients
+from fedcue.privacy.guard import fresh_stream
 from fedcue.types import Update
 
 TEN = "clients_per_round=10"
-CLIENTS = np.arange(18)
 
 
 def config_of(*settings: str):
     return load("default", [TEN, *settings])
 
 
+def roster(*settings: str):
+    return roster_with(TEN, *settings)
+
+
 def budget_of(*settings: str) -> Budget:
     pytest.importorskip("dp_accounting")
-    return Budget.of(config_of("privacy=dp", *settings), CLIENTS, records=1000)
+    return roster("privacy=dp", *settings).budget
 
 
 def test_the_defaults_add_nothing():
     config = config_of()
-    check_protection(config)
-    assert Protection.of(config, config.privacy).combine({}, 0) is sum_updates
+    assert isinstance(roster().protection.adding({}, 0), PlainAdding)
     assert (dump(config)["aggregate"], dump(config)["privacy"]) == ({"name": "mean"}, {"name": "none"})
 
 
@@ -41,7 +42,7 @@ def test_the_defaults_add_nothing():
      ["privacy=dp"], ["privacy=dp", "privacy.where=local", "aggregate=median"]],
 )  # fmt: skip
 def test_methods_that_average_can_be_protected(method, settings):
-    check_protection(config_of(f"method={method}", *settings))
+    roster(f"method={method}", *settings)
 
 
 @pytest.mark.parametrize(
@@ -64,11 +65,11 @@ def test_methods_that_average_can_be_protected(method, settings):
 )
 def test_what_cannot_be_kept_is_refused(settings, reason):
     with pytest.raises(ConfigError, match=reason):
-        check_protection(config_of(*settings))
+        roster(*settings)
 
 
 def test_local_noise_protects_pfedpg():
-    check_protection(config_of("method=pfedpg", "privacy=dp", "privacy.where=local"))
+    assert roster("method=pfedpg", "privacy=dp", "privacy.where=local").protection.privacy.noise
 
 
 def test_unknown_names_and_options_are_named():
@@ -83,8 +84,8 @@ def test_the_noise_is_as_much_as_the_budget_needs():
     spent = budget.fresh()
     spent.warm_up()
     epsilons = []
-    for round_ in range(budget.config.rounds):
-        spent.visit(sample_clients(CLIENTS, budget.config, round_), round_)
+    for round_ in range(budget.schedule.rounds):
+        spent.visit(budget.schedule.drawn(round_), round_)
         epsilons.append(spent.metrics()["epsilon"])
     assert epsilons == sorted(epsilons)
     assert 3.9 < epsilons[-1] <= 4
@@ -116,8 +117,8 @@ def test_a_resumed_run_remembers_rounds_that_were_drawn_again():
     direct, resumed = budget.fresh(), budget.fresh()
     direct.warm_up()
     for attempt in (0, 1):
-        direct.visit(sample_clients(CLIENTS, budget.config, 0, attempt), 0)
-    record = {"round": 1, "clients": sample_clients(CLIENTS, budget.config, 0, 1)}
+        direct.visit(budget.schedule.drawn(0, attempt), 0)
+    record = {"round": 1, "clients": budget.schedule.drawn(0, 1)}
     resumed.replay([record], 10)
     assert resumed.ledger == direct.ledger
 
@@ -132,7 +133,7 @@ def test_who_holds_a_class_has_both_images_and_a_mean_of_it(count, mean):
         Update(i, 1, {"centroids": torch.full((1, 1, 4), m), "holds": torch.tensor([n])})
         for i, (n, m) in enumerate(sent)
     ]
-    sums = Protection.of(config, config.privacy).combine({}, 0)(updates)
+    sums = combined(config.aggregate, updates, {}, STATISTICS)
     assert (sums.total("centroids") / sums.total("holds")).unique().tolist() == [2.0]
 
 
@@ -152,8 +153,7 @@ def test_fresh_noise_cannot_be_repeated():
 
 
 def test_paper_noise_is_labelled():
-    config = config_of("privacy=paper")
-    summary = Budget.of(config, CLIENTS, records=1000).summary()["privacy"]
+    summary = roster("privacy=paper").budget.summary()["privacy"]
     assert "not differential privacy" in summary["label"]
     assert "epsilon" not in summary
 
@@ -165,5 +165,5 @@ def test_how_many_images_a_client_claims_does_not_move_a_class_mean(rule):
     for client, count in enumerate([1, 1, 1, 2, 10**9]):
         tensors = {"centroids": means * count, "holds": torch.tensor([count])}
         updates.append(Update(client, 1, tensors))
-    sums = Protection.of(config, config.privacy).combine({}, "warm up")(updates)
+    sums = combined(config.aggregate, updates, {}, STATISTICS)
     torch.testing.assert_close(sums.total("centroids") / sums.total("holds")[:, None], means)
