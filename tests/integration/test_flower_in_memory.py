@@ -126,6 +126,28 @@ def test_a_faulty_update_is_left_out_by_name(fault: str, expected: fedcue.Result
     ).read_bytes()
 
 
+def test_a_bug_at_a_node_is_named_by_type_and_its_traceback_stays_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server learns that it is a bug and of which type; a patient's name in it stays at the node."""
+    train = Host.train
+
+    def faulty(self: Host, download: Any, memory: Any) -> Any:
+        if download.client == 1:
+            raise KeyError("misspelt, by Jane Doe")
+        return train(self, download, memory)
+
+    monkeypatch.setattr(Host, "train", faulty)
+    settings = ["method=head", "heldout=0", "clients_per_round=5", "rounds=1"]
+    result = serve(MemoryGrid(nodes(2, tmp_path)), deployment(tmp_path / "run", *settings), Silent())
+    failure = result.rounds[0]["failures"][0]
+    assert failure["client"] == 1
+    assert failure["reason"] == "a bug in train, KeyError; the node's log has the traceback"
+    assert "Jane Doe" not in json.dumps(result.rounds)
+    traceback = next(record.exc_text for record in caplog.records if record.exc_info)
+    assert "in faulty" in str(traceback)
+
+
 def test_a_silent_node_and_a_dying_one_are_left_out(tmp_path: Path) -> None:
     def when_training(then: Callable[[], Any]) -> Callable[..., Any]:
         return lambda message, context: (

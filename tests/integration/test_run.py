@@ -15,6 +15,7 @@ from support import SMALL, without_times
 
 import fedcue
 from fedcue.clients.federation import Federation, load_federation
+from fedcue.clients.host import Host
 from fedcue.errors import ClientError, ConfigError, FedcueError, RunFolderError
 from fedcue.record.folder import read_metrics
 from fedcue.report.runs import read_run
@@ -183,22 +184,16 @@ def test_more_clients_per_round_than_there_are_is_refused(tmp_path: Path) -> Non
         fedcue.run(small("clients_per_round=6", "heldout=0"), tmp_path / "run")
 
 
-class Broken(Federation):
-    """A federation in which one client fails as told."""
+def break_client(monkeypatch: pytest.MonkeyPatch, victim: int) -> None:
+    """Let one client fail whenever it trains."""
+    train = Host.train
 
-    victims: dict[int, str]
-
-    def train(self, download: Any, memory: Any) -> Any:
-        how = self.victims.get(download.client)
-        if how == "raise":
+    def broken(self: Host, download: Any, memory: Any) -> Any:
+        if download.client == victim:
             raise ClientError("its disk is on fire")
-        update, memory = super().train(download, memory)
-        return update, memory
+        return train(self, download, memory)
 
-
-def break_clients(monkeypatch: pytest.MonkeyPatch, victims: dict[int, str]) -> None:
-    Broken.victims = victims
-    monkeypatch.setattr("fedcue.rounds.loop.Federation", Broken)
+    monkeypatch.setattr(Host, "train", broken)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -206,7 +201,7 @@ def test_a_failing_client_is_named_and_left_out(
     finished: fedcue.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     victim = finished.rounds[0]["clients"][0]
-    break_clients(monkeypatch, {victim: "raise"})
+    break_client(monkeypatch, victim)
     result = fedcue.run(small(f"workers={workers}"), tmp_path / "run")
     failure = result.rounds[0]["failures"][0]
     assert failure == {
@@ -219,7 +214,7 @@ def test_a_round_with_too_few_updates_is_drawn_again(
     finished: fedcue.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = finished.rounds[0]["clients"][0]
-    break_clients(monkeypatch, {victim: "raise"})
+    break_client(monkeypatch, victim)
     result = fedcue.run(small("min_updates=2", "heldout=0", "clients_per_round=2"), tmp_path / "run")
     for record in result.rounds:
         assert victim not in record["clients"]

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fedcue.federate.grid import Job
 from support import SMALL
 
 import fedcue
 from fedcue.config.layers import load
 from fedcue.errors import ConfigError
 from fedcue.grid.compare import difference
+from fedcue.grid.grid import Job
 from fedcue.rounds.observers import Silent
 
 SETTINGS = [*SMALL, "method=head", "rounds=3"]

@@ -12,8 +12,8 @@ from fedcue.methods.base import Visit
 from fedcue.model.prompted import Prefix, PromptedViT, no_prompts
 from fedcue.model.vit import Architecture, VisionTransformer
 from fedcue.registry import METHODS
-from fedcue.train.settings import Training
 from fedcue.train.batches import Samples
+from fedcue.train.settings import Training
 from fedcue.types import ClientMemory, Sizes, count_floats
 
 BASE = Architecture(width=768, depth=12, heads=12, patch=16, image_size=224, hidden=3072)

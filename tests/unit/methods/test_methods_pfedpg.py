@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from fedcue.aggregate.step import Step, moments
+
 from fedcue.methods.pfedpg import GENERATOR, PFedPG, generate
 from fedcue.train.settings import Training
 from fedcue.types import ClientMemory, Sizes

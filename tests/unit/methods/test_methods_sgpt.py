@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from fedcue.aggregate.keys import orthonormal
 from tiny_federation import TinyFederation, random_vit
 
-from fedcue.aggregate.keys import orthonormal
 from fedcue.errors import ConfigError
 from fedcue.methods.sgpt import SGPT
 from fedcue.model.prompted import no_prompts
