@@ -178,6 +178,27 @@ def test_a_server_that_tells_clients_different_survivors_learns_no_share():
             played.clients[client].unmask(messages.Confirmations(signed).encode(of, client))
 
 
+def test_a_survivor_that_shared_no_keys_is_refused():
+    of = session()
+    played = Round(of, vectors(of), {4: Step.SHARE}).play(until=Step.CONFIRM)
+    with pytest.raises(MessageRefused, match=r"5 survivors. .*not \[4\]"):
+        played.clients[0].confirm(survivors(played, {0, 1, 2, 3, 4}, 0))
+
+
+def test_a_confirmation_of_one_who_is_no_survivor_does_not_count():
+    of = session(threshold=4)
+    played = Round(of, vectors(of), {4: Step.MASK, 3: Step.CONFIRM}).play(until=Step.CONFIRM)
+    signed = {}
+    for client in range(3):
+        reply = played.clients[client].confirm(survivors(played, {0, 1, 2, 3}, client))
+        signed[client] = messages.Confirmation.decode(reply, of, client).signature
+    text = of.survivors_text(all_keys(played), range(5), range(4))
+    keys.check_signature(of.identities[0], signed[0], text, 0)
+    signed[4] = keys.sign(identity(4), text)
+    with pytest.raises(MessageRefused, match=r"4 confirmations. .*not \[4\]"):
+        played.clients[0].unmask(messages.Confirmations(signed).encode(of, 0))
+
+
 def test_a_signature_that_a_client_did_not_make_is_refused():
     of = session()
     played = Round(of, vectors(of)).play(until=Step.UNMASK)
