@@ -253,6 +253,15 @@ def test_too_few_keys_or_shares_are_refused():
         played.answer(0, messages.Inbox(dict(inbox) | {1: inbox[2]}).encode(of, 0))
 
 
+def test_shares_of_a_client_without_keys_or_of_oneself_are_refused():
+    of = session()
+    played = Round(of, vectors(of), {4: Step.ADVERTISE}).play(until=Step.MASK)
+    inbox = messages.Inbox.decode(played.server.requests()[0], of, 0).records
+    for stranger in (0, 4):
+        with pytest.raises(MessageRefused, match=rf"shares of 4 others. .*not \[{stranger}\]"):
+            played.answer(0, messages.Inbox(dict(inbox) | {stranger: inbox[1]}).encode(of, 0))
+
+
 def test_clients_that_collude_below_the_threshold_cannot_put_a_seed_together():
     of = session(threshold=4)
     played = Round(of, vectors(of)).play(until=Step.CONFIRM)
