@@ -122,8 +122,9 @@ def test_a_masked_vector_is_what_plain_python_makes_of_the_secrets():
         for v in states.keys() - {u}:
             sign = 1 if u < v else -1
             expected = [total + sign * word for total, word in zip(expected, pair(u, v), strict=True)]
-        words = np.frombuffer(messages.MaskedInput.decode(reply, of, u).words, "<u8").tolist()
-        assert words == [value % 2**64 for value in expected]
+        sent = messages.MaskedInput.decode(reply, of, u)
+        assert np.frombuffer(sent.words, "<u8").tolist() == [value % 2**64 for value in expected]
+        assert sent.commitment == plain.hkdf(seeds[u], transcript, b"self mask commitment" + name[u])
 
 
 def test_the_field_is_prime_and_holds_every_secret():

@@ -321,3 +321,19 @@ def test_every_part_of_a_session_is_in_its_digest():
         Session(of.run, 4, 0, dict(reversed(of.identities.items())), 3, 8, FixedPoint(16, 1000.0)).digest
         == of.digest
     )
+
+
+def test_signatures_are_under_all_that_they_vouch_for():
+    of, pairs = session(), {client: bytes([client]) * 64 for client in range(5)}
+    other = session(attempt=1)
+    keys_signed = {
+        of.advertised_text(0, pairs[0]), of.advertised_text(1, pairs[0]), of.advertised_text(0, pairs[1]),
+        other.advertised_text(0, pairs[0]),
+    }  # fmt: skip
+    assert len(keys_signed) == 4
+    survivors_signed = {
+        of.survivors_text(pairs, range(5), range(4)), of.survivors_text(pairs, range(4), range(4)),
+        of.survivors_text(pairs, range(5), range(3)), other.survivors_text(pairs, range(5), range(4)),
+        of.survivors_text(pairs | {4: bytes(64)}, range(5), range(4)),
+    }  # fmt: skip
+    assert len(survivors_signed) == 5
