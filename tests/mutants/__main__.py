@@ -27,17 +27,7 @@ from mutants.children import in_children
 from mutants.faults import Fault, draw, targets
 from mutants.suite import OPTIONS, Tests, attempt, measure, related
 
-OVER = [
-    "methods",
-    "aggregate",
-    "train",
-    "evaluate",
-    "privacy",
-    "data/partition",
-    "*sampling",
-    "*transport",
-    "*loop",
-]
+OVER = "methods aggregate train evaluate privacy data/partition *sampling *transport *loop"
 LEFT_OUT = ("fuzz", "flower", "browser", "survival", "docs", "examples", "mutants")
 """Parts of the names of test files that take minutes or test something else."""
 HARMLESS = Path("tests/mutants/harmless.toml")
@@ -50,7 +40,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=400, help="how many faults must count")
     parser.add_argument("--seed", type=int, default=1, help="decides which faults are drawn")
     parser.add_argument(
-        "--over", nargs="+", default=OVER, help="modules and packages, by path in the package"
+        "--over", nargs="+", default=OVER.split(), help="modules and packages, such as train/sgd"
     )
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--budget", type=float, default=60, help="seconds of tests for one fault")
@@ -94,9 +84,8 @@ def measured(root: Path, folder: Path, jobs: int) -> Tests:
             files[f"{file} {hashlib.sha256(path.read_bytes() + modules).hexdigest()}"] = file
     known = {key: tests for key, tests in known.items() if key in files}
     missing = [key for key in files if key not in known]
-    for key, tests in in_children(
-        lambda key, own: measure(root, files[key], own), missing, folder, jobs, 900
-    ):
+    work = lambda key, own: measure(root, files[key], own)  # noqa: E731
+    for key, tests in in_children(work, missing, folder, jobs, limit=900):
         known[key] = tests or {}
         cache.write_text(json.dumps(known))
         print(f"measured {len(known[key])} tests of {files[key]}", flush=True)
@@ -107,33 +96,29 @@ def try_faults(faults: list[Fault], results: Path, options: argparse.Namespace) 
     """Try faults in the order of the draw until enough of them count; write each result at once."""
     root, folder = Path.cwd(), results.parent
     tests = measured(root, folder, options.jobs)
-    done = {
-        name: r["outcome"]
-        for name, r in read(results).items()
-        if not options.again or r["outcome"] != "survived"
-    }
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True
-    ).stdout.strip()
+    done = {name: result["outcome"] for name, result in read(results).items()}
+    if options.again:
+        done = {name: outcome for name, outcome in done.items() if outcome != "survived"}
+    describe = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
 
     def work(fault: Fault, own: Path) -> dict[str, str]:
         return attempt(root, fault, related(fault, tests, options.budget), own)
 
-    while missing := options.faults - sum(done.get(fault.id) in ("caught", "survived") for fault in faults):
-        wave = [fault for fault in faults if fault.id not in done][:missing]
-        if not wave:
-            break
-        for fault, answer in in_children(work, wave, folder, options.jobs, 300 + 10 * options.budget):
-            place = {"id": fault.id, "file": fault.file, "line": fault.line, "function": fault.function}
-            change = {"before": fault.before, "after": fault.after, "commit": commit}
+    def wave() -> list[Fault]:
+        counted = sum(done.get(fault.id) in ("caught", "survived") for fault in faults)
+        return [fault for fault in faults if fault.id not in done][: max(0, options.faults - counted)]
+
+    while next_faults := wave():
+        for fault, answer in in_children(work, next_faults, folder, options.jobs, 300 + 10 * options.budget):
             result = answer or {"outcome": "caught", "test": "time limit"}
             done[fault.id] = result["outcome"]
+            record = {**fault._asdict(), **result, "commit": commit}
+            del record["source"], record["statement"]
             with results.open("a") as file:
-                file.write(json.dumps(place | change | result) + "\n")
-            print(
-                f"{result['outcome']:9}{fault.file}:{fault.line} {fault.after}  [{result['test']}]",
-                flush=True,
-            )
+                file.write(json.dumps(record) + "\n")
+            line = f"{fault.file}:{fault.line} {fault.before} -> {fault.after} [{result['test']}]"
+            print(f"{result['outcome']:9}{line}", flush=True)
 
 
 def read(results: Path) -> dict[str, dict[str, str]]:

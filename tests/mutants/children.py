@@ -8,12 +8,15 @@ import os
 import shutil
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
+FAILED = 3
+"""What a child exits with when the work itself raises: a mistake of ours, not an answer."""
 
 
 def in_children(
@@ -28,33 +31,39 @@ def in_children(
                 own.mkdir()
                 running[_fork(work, item, own, limit)] = (item, own)
                 continue
-            pid, _ = os.wait()
+            pid, status = os.wait()
             if pid not in running:
                 continue
             item, own = running.pop(pid)
-            answer = own / "result.json"
-            result = json.loads(answer.read_text()) if answer.exists() else None
+            code, answer = os.waitstatus_to_exitcode(status), (own / "result.json").read_text()
+            log = (own / "log.txt").read_text(errors="replace")
             _clean(pid, own)
-            yield item, result
+            if code == FAILED:
+                raise RuntimeError(f"The work on {item} failed:\n{log}")
+            yield item, None if code else json.loads(answer)
     finally:
         for pid, (_, own) in running.items():
             _clean(pid, own)
 
 
 def _fork(work: Callable[[Any, Path], Any], item: Any, own: Path, limit: float) -> int:
-    if pid := os.fork():
+    (own / "result.json").touch()
+    log = os.open(own / "log.txt", os.O_WRONLY | os.O_CREAT)
+    pid, code = os.fork(), FAILED
+    if pid:
+        os.close(log)
         return pid
     try:
         os.setsid()
-        log = os.open(own / "log.txt", os.O_WRONLY | os.O_CREAT)
         os.dup2(log, 1)
         os.dup2(log, 2)
         faulthandler.dump_traceback_later(limit, exit=True)
-        result = json.dumps(work(item, own))
-        (own / "unfinished.json").write_text(result)
-        (own / "unfinished.json").rename(own / "result.json")
+        (own / "result.json").write_text(json.dumps(work(item, own)))
+        code = 0
+    except BaseException:
+        os.write(log, traceback.format_exc().encode())
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
 def _clean(pid: int, own: Path) -> None:

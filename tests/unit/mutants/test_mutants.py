@@ -203,6 +203,8 @@ def test_tests_that_call_the_function_come_first_and_the_quickest_of_them() -> N
 def act(word: str, folder: Path) -> str:
     if word == "die":
         os._exit(1)
+    if word == "raise":
+        raise ValueError("a mistake of ours")
     if word == "hang":
         time.sleep(60)
     return word.upper()
@@ -215,6 +217,12 @@ def test_a_child_that_dies_or_hangs_has_no_result(tmp_path: Path) -> None:
         "hang": None,
         "answer": "ANSWER",
     }
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_child_that_raises_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="a mistake of ours"):
+        list(in_children(act, ["hang", "raise"], tmp_path, 2, limit=60))
     assert not list(tmp_path.iterdir())
 
 
