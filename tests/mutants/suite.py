@@ -15,16 +15,16 @@ import pytest
 
 from mutants.faults import Fault, module_name
 
-OPTIONS = ["-q", "-m", "not flower", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist"]
+OPTIONS = ["-q", "--tb=no", "-m", "not flower", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist"]
 Tests = dict[str, tuple[float, list[str]]]
-"""How many seconds a test takes, and what it calls."""
+"""How many seconds of a processor a test takes, and what it calls."""
 
 
 class Calls:
     """Notes how long each test of a file takes and which functions below ``src`` it calls."""
 
     def __init__(self, src: Path) -> None:
-        self.src, self.setup, self.tests = f"{src}/", 0.0, dict[str, tuple[float, set[str]]]()
+        self.src, self.began, self.tests = f"{src}/", 0.0, dict[str, tuple[float, set[str]]]()
         self.modules, self.now, self.shared = dict[str, str](), set[str](), set[str]()
 
     def trace(self, frame: Any, event: str, argument: Any) -> None:
@@ -40,13 +40,15 @@ class Calls:
         elif module and code.co_flags & 1:  # not the body of a class
             self.now.add(f"{module}.{code.co_qualname.split('.<locals>')[0]}")
 
+    def pytest_runtest_logstart(self) -> None:
+        self.began = sum(os.times()[:4])  # of processors, so that a busy machine counts for nothing
+
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Close a step of a test; what a fixture calls counts for every test of the file."""
         if report.when == "setup":
             self.shared |= self.now
-            self.setup = report.duration
         elif report.when == "call" and report.passed:
-            self.tests[report.nodeid] = (self.setup + report.duration, self.now)
+            self.tests[report.nodeid] = (sum(os.times()[:4]) - self.began, self.now)
         self.now = set()
 
 
