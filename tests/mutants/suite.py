@@ -15,7 +15,7 @@ import pytest
 
 from mutants.faults import Fault, module_name
 
-OPTIONS = ["-q", "--tb=no", "-m", "not flower", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist"]
+OPTIONS = ["-q", "--tb=no", "-m", "not flower", "-pno:cacheprovider", "-pno:randomly", "-pno:xdist"]
 Tests = dict[str, tuple[float, list[str]]]
 """How many seconds of a processor a test takes, and what it calls."""
 
@@ -130,12 +130,9 @@ def attempt(root: Path, fault: Fault, batches: list[dict[str, float]], folder: P
         return {"outcome": "raises", "test": f"import: {type(error).__name__}"}
     for wanted in batches:
         verdict = Verdict(fault, src, wanted)
-        arguments = [
-            next(iter(wanted)).split("::")[0],
-            "-x",
-            f"--timeout={30 + 10 * max(wanted.values()):.0f}",
-        ]
-        pytest.main([*arguments, f"--basetemp={folder}/tests", *OPTIONS], plugins=[verdict])
+        file, limit = next(iter(wanted)).split("::")[0], 30 + 10 * max(wanted.values())
+        options = ["-x", f"--timeout={limit:.0f}", f"--basetemp={folder}/tests", *OPTIONS]
+        pytest.main([file, *options], plugins=[verdict])
         if verdict.result:
             return verdict.result
     return {"outcome": "survived", "test": f"{sum(map(len, batches))} tests"}
