@@ -38,10 +38,10 @@ import fedcue
 from fedcue.privacy.accounting import Ledger
 from fedcue.config.layers import dump, load, resolve
 from fedcue.config.recipes import read_recipe, recipes
-from fedcue.data.images import decode
-from fedcue.data.named import Parquet
-from fedcue.data.sources import FileImages
-from fedcue.data.store import decode_images
+from fedcue.data.decode import decode
+from fedcue.data.readers.parquet import Parquet
+from fedcue.data.image_sources import FileImages
+from fedcue.data.pixels import decode_images
 from fedcue.rounds.resume import check_state, default_folder
 from fedcue.clients.federation import Federation
 from fedcue.plan.stand_ins import Outline
@@ -121,7 +121,7 @@ def key_values(folder: Path) -> Attempt:
         "{a = 1}",
         "pep",
         "1979-05-27",
-        "fedcue.data.digits:Digits",
+        "fedcue.data.readers.digits:Digits",
     ]
 
     def attempt(random: Random) -> None:

@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
-from data_files import encoded, save_picture, write_parquet
 from PIL import Image
+from support.data_files import encoded, save_picture, write_parquet
 from typer.testing import CliRunner, Result
 
 from fedcue.cli.main import app
-from fedcue.data import named
 from fedcue.data.catalogue import CATALOGUE
+from fedcue.data.readers import hub
 from fedcue.errors import ConfigError, DataError, PartitionError
 
 
@@ -50,7 +50,7 @@ def test_an_unknown_dataset_is_explained() -> None:
 
 
 def test_fetch_says_where_the_files_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(named.hub, "download", lambda repository: tmp_path / repository)
+    monkeypatch.setattr(hub, "download", lambda repository: tmp_path / repository)
     assert "uoft-cs/cifar100" in fedcue("data", "fetch", "cifar100").output.replace("\n", "")
     assert json.loads(fedcue("data", "fetch", "cifar100", "--json").output)["name"] == "cifar100"
     assert "inat_comp" in str(fedcue("data", "fetch", "inaturalist").exception)

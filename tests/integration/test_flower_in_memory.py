@@ -20,7 +20,7 @@ from torch import Tensor
 
 pytest.importorskip("flwr")
 
-from data_files import encoded, write_parquet
+from support.data_files import encoded, write_parquet
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from memory_grid import MemoryGrid, Node, nodes
 from test_run import without_times

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedcue.data.client import choose_heldout, make_clients
+from fedcue.data.apportion import deal, largest_remainder, stratified
+from fedcue.data.clients import choose_heldout, make_clients
 from fedcue.data.dataset import Dataset
-from fedcue.data.dirichlet import fill
+from fedcue.data.image_sources import NoImages
 from fedcue.data.partition import IID, ByDomain, Dirichlet, LabelSkew, Natural, Partition, Pathological
-from fedcue.data.sampling import deal, largest_remainder, stratified
-from fedcue.data.shares import draw_owners
-from fedcue.data.sources import NoImages
+from fedcue.data.partition.dirichlet import fill
+from fedcue.data.partition.pathological import draw_owners
 from fedcue.errors import PartitionError
 from fedcue.rng import rng
 

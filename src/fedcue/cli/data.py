@@ -18,7 +18,7 @@ from fedcue.cli.compare import print_wide
 from fedcue.errors import printable
 
 if TYPE_CHECKING:
-    from fedcue.data.dataset import DataOptions
+    from fedcue.data.options import DataOptions
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, download and check datasets.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset of 'fedcue data ls'.")]
@@ -88,9 +88,9 @@ def show(name: Name, as_json: Json = False) -> None:
 @app.command("fetch")
 def fetch(name: Name, as_json: Json = False) -> None:
     """Download a dataset from the hub, unless it is there already."""
-    from fedcue.data import named
+    from fedcue.data.readers.public import fetch as fetch_data
 
-    folder = named.fetch(name)
+    folder = fetch_data(name)
     if as_json:
         typer.echo(json.dumps({"name": name, "folder": str(folder)}))
     else:
@@ -149,7 +149,7 @@ def check(
 def _options(path: Path, settings: list[str]) -> DataOptions:
     """Return what reads ``path``: the dataset that is named, or the one it looks like."""
     from fedcue.config.layers import load, parse
-    from fedcue.data.named import guess
+    from fedcue.data.readers.recognise import guess
     from fedcue.registry import DATASETS
 
     if not {"data", "data.name"} & set(parse(settings)):

@@ -67,7 +67,7 @@ def partition(
 
 def _share(config: RunConfig) -> tuple[PartitionMap, bool]:
     """Share the data of a configuration out and count it."""
-    from fedcue.data.sources import only_outlined
+    from fedcue.data.image_sources import only_outlined
     from fedcue.report.partition_map import PartitionMap
     from fedcue.rng import rng
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedcue.data.dataset import Dataset
-from fedcue.data.sources import NoImages
+from fedcue.data.image_sources import NoImages
 from fedcue.errors import DataError, unknown
 
 DOMAINNET_TEN = (

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fedcue.data.catalogue import CATALOGUE, describe
-from fedcue.data.client import make_clients
-from fedcue.data.layouts import LAYOUTS
+from fedcue.data.clients import make_clients
 from fedcue.data.partition import ByDomain, Natural, Pathological
+from fedcue.data.readers.layouts import LAYOUTS
 from fedcue.errors import DataError
 from fedcue.registry import DATASETS
 from fedcue.rng import rng
