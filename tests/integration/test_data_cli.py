@@ -113,6 +113,14 @@ def test_partition_of_own_pictures_by_domain_and_by_class(pictures: Path, tmp_pa
     assert "sketch" in (tmp_path / "pacs" / "partition.csv").read_text()
 
 
+def test_partition_of_inaturalist_counts_the_users_that_are_left_out() -> None:
+    found = json.loads(fedcue("partition", "inaturalist", "--json").output)
+    assert (found["clients"], found["training_images"], found["test_images"]) == (1_018, 96_748, 35_641)
+    assert found["notes"][0].startswith("8,257 clients (")
+    own = json.loads(fedcue("partition", "inaturalist", "data.split=own", "--json").output)
+    assert own["training_images"] + own["test_images"] < 120_293
+
+
 def test_an_impossible_partition_is_explained() -> None:
     error = fedcue("partition", "cifar100-pathological", "partition.clients=5").exception
     assert isinstance(error, PartitionError)

@@ -56,6 +56,24 @@ def stratified(groups: Integers, share: float, generator: np.random.Generator) -
     return np.flatnonzero(shuffled_rank(group, generator) < chosen[group])
 
 
+def spread(groups: Integers, kinds: Integers, share: float, generator: np.random.Generator) -> Integers:
+    """Choose about ``share`` of each group's positions, spread over its kinds, never all of one kind.
+
+    What is chosen of a group is therefore of kinds that are left in it too.
+    """
+    _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    wanted = largest_remainder(sizes[:, None], np.array([round(share * len(groups))]), generator)[:, 0]
+    _, kind = np.unique(kinds, return_inverse=True)
+    _, cell, cell_sizes = np.unique(group * (len(kind) + 1) + kind, return_inverse=True, return_counts=True)
+    rank = shuffled_rank(cell, generator)
+    turn = (rank - generator.random(len(cell_sizes))[cell]) / cell_sizes[cell]
+    order = np.lexsort((turn, rank == 0, group))  # the first of each kind comes last: it stays
+    starts = np.r_[0, np.cumsum(sizes)[:-1]]
+    place = np.empty(len(groups), dtype=np.int64)
+    place[order] = np.arange(len(groups)) - starts[group[order]]
+    return np.flatnonzero((place < wanted[group]) & (rank > 0))
+
+
 def deal(groups: Integers, counts: Integers, generator: np.random.Generator) -> tuple[Integers, ...]:
     """Deal positions to owners at random so that owner k gets ``counts[k, c]`` of the group c.
 

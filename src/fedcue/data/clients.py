@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,8 +14,10 @@ from fedcue.data.apportion import shuffled_rank, stratified
 from fedcue.data.dataset import Dataset, Indices
 from fedcue.data.on_demand import OnDemand
 from fedcue.data.partition import Partition
-from fedcue.errors import DataError, PartitionError
+from fedcue.errors import DataError, PartitionError, printable
 from fedcue.rng import rng
+
+log = logging.getLogger(__name__)
 
 HeldOut = float | int | Sequence[int]
 """Clients that never train: a share below 1, a count, or their ids."""
@@ -104,6 +107,8 @@ def make_clients(
     """Return the clients of a partition: some held out, validation images set aside, classes counted."""
     if not 0 <= validation_share < 1:
         raise PartitionError(f"validation_share={validation_share} is not a share: give 0 <= share < 1.")
+    for note in partition.notes:
+        log.warning("%s", printable(note))
     out = choose_heldout(partition, heldout, rng(seed, "heldout"))
     return Clients(dataset, partition, out, validation_share, seed, np.empty(0, dtype=np.int64))
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from fedcue.data.apportion import at_most, stratified
+from fedcue.data.apportion import at_most, spread, stratified
 from fedcue.data.dataset import Dataset, Indices
 from fedcue.data.decode import PILLOW_LIMIT
 from fedcue.registry import Options
@@ -90,13 +90,14 @@ def _cells(dataset: Dataset) -> Indices:
 
 
 def _with_test_split(dataset: Dataset, share: float, generator: np.random.Generator) -> Dataset:
-    """Set a share aside for testing: of every owner's images where there are owners, else of every class."""
-    strata = _cells(dataset) if dataset.owners is None else dataset.owners
-    chosen = stratified(strata, share, generator)
+    """Set a share of every class aside for testing, client by client where images have owners."""
+    if dataset.owners is None:
+        chosen = stratified(_cells(dataset), share, generator)
+    else:
+        owned = np.flatnonzero(dataset.owners >= 0)
+        chosen = owned[spread(dataset.owners[owned], dataset.labels[owned], share, generator)]
     is_test = np.zeros(len(dataset), dtype=np.bool_)
     is_test[chosen] = True
-    if dataset.owners is not None:
-        is_test[dataset.owners < 0] = False
     return replace(dataset, is_test=is_test)
 
 

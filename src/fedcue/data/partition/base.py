@@ -17,6 +17,7 @@ from pydantic import Field, PositiveInt
 
 from fedcue.data.apportion import deal
 from fedcue.data.dataset import Dataset, Indices
+from fedcue.data.partition.left_out import NOTHING, LeftOut, counted
 from fedcue.data.partition.shares import Counts, check_result, check_supply
 from fedcue.registry import Options
 
@@ -29,6 +30,7 @@ class Partition:
     test: Sequence[Indices]
     names: Sequence[str]
     domains: Sequence[str]
+    left_out: LeftOut = NOTHING
     shares_images: ClassVar[bool] = False
     """Whether an image may belong to several clients."""
 
@@ -45,6 +47,13 @@ class Partition:
     def test_sizes(self) -> Indices:
         """Number of test images of each client."""
         return np.array([len(indices) for indices in self.test], dtype=np.int64)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know: clients and images left out, clients that cannot be tested."""
+        untested = [self.names[client] for client in np.flatnonzero(self.test_sizes == 0).tolist()]
+        told = [f"{counted(untested, ('has', 'have'))} no test image and cannot be tested."]
+        return [*self.left_out.notes(), *(told if untested else [])]
 
     def pool(self, part: Literal["train", "test"]) -> Indices:
         """Return all images that any client has, sorted."""
@@ -113,15 +122,19 @@ def share_out(
 
 
 def assemble(
-    dataset: Dataset, train: Sequence[Indices], test: Sequence[Indices], names: Sequence[str]
+    dataset: Dataset,
+    train: Sequence[Indices],
+    test: Sequence[Indices],
+    names: Sequence[str],
+    left_out: LeftOut = NOTHING,
 ) -> Partition:
     """Return the partition of these images, each client with the domain of its training images."""
     domains = tuple(_domain(dataset, indices) for indices in train)
-    return Partition(tuple(train), tuple(test), tuple(names), domains)
+    return Partition(tuple(train), tuple(test), tuple(names), domains, left_out)
 
 
 def _domain(dataset: Dataset, indices: Indices) -> str:
     if dataset.domains is None:
         return ""
     found = np.unique(dataset.domains[indices])
-    return dataset.domain_names[found[0]] if len(found) == 1 else ""
+    return dataset.domain_names[found[0]] if len(found) == 1 and found[0] >= 0 else ""

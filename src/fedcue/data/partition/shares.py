@@ -32,13 +32,15 @@ def share_test(
     the client with the most.
     """
     counts = largest_remainder(weights, test, generator)
-    for client in np.flatnonzero(counts.sum(axis=1) == 0):
-        sums = counts.sum(axis=1)
-        can_give = (counts > 0) & (train[client] > 0) & (sums > 1)[:, None]
+    sums = counts.sum(axis=1)
+    for client in np.flatnonzero(sums == 0).tolist():
+        held = np.flatnonzero(train[client])
+        can_give = (counts[:, held] > 0) & (sums > 1)[:, None]
         if can_give.any():
-            donor, label = np.unravel_index(np.argmax(can_give * sums[:, None]), counts.shape)
-            counts[donor, label] -= 1
-            counts[client, label] += 1
+            donor, place = np.unravel_index(np.argmax(can_give * sums[:, None]), can_give.shape)
+            counts[donor, held[place]] -= 1
+            counts[client, held[place]] += 1
+            sums[[donor, client]] += [-1, 1]
     return counts
 
 

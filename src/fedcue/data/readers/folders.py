@@ -89,6 +89,12 @@ def images(folder: Path) -> list[Path]:
     )
 
 
+def find_file(root: Path, *names: str) -> Path | None:
+    """Look for one of these files in the folder or one level below; return the folder that has it."""
+    places = [root, *folders(root)]
+    return next((place for place in places for name in names if (place / name).is_file()), None)
+
+
 def read_folder(name: str, root: Path) -> Dataset:
     """Read ``class/x.jpg``, or ``train/class/x.jpg`` with ``test/class/x.jpg``."""
     splits = {path.name.lower(): path for path in folders(root)}

@@ -5,7 +5,6 @@ Pickled files are never read.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -15,12 +14,10 @@ import numpy as np
 from fedcue.data.catalogue import Description
 from fedcue.data.dataset import Dataset
 from fedcue.data.image_sources import ArrayImages, JoinedImages
-from fedcue.data.readers import folders
-from fedcue.data.readers.folders import Item
+from fedcue.data.readers import folders, inaturalist
+from fedcue.data.readers.folders import Item, find_file
 from fedcue.data.readers.parquet import Columns, find_splits, read_parquet
 from fedcue.errors import DataError
-
-_INATURALIST_CSV = "federated_train_user_120k.csv"
 
 
 class Layout(NamedTuple):
@@ -54,14 +51,8 @@ def _read_parquet(root: Path, description: Description) -> Dataset:
     return read_parquet(description.name, splits["train"], splits["test"], columns)
 
 
-def _find_file(*names: str) -> Callable[[Path, Description], Path | None]:
-    """Look for a file in the folder itself or one level below; returns the folder that has it."""
-
-    def find(root: Path, description: Description) -> Path | None:
-        places = [root, *folders.folders(root)]
-        return next((place for place in places for name in names if (place / name).is_file()), None)
-
-    return find
+def _finder(*names: str) -> Callable[[Path, Description], Path | None]:
+    return lambda root, description: find_file(root, *names)
 
 
 def _read_cifar100(root: Path, description: Description) -> Dataset:
@@ -118,7 +109,7 @@ def _read_tiny_imagenet(root: Path, description: Description) -> Dataset:
 
 
 def _find_domain_lists(root: Path, description: Description) -> Path | None:
-    return _find_file(f"{description.domains[0]}_train.txt")(root, description)
+    return find_file(root, f"{description.domains[0]}_train.txt")
 
 
 def _read_domain_lists(root: Path, description: Description) -> Dataset:
@@ -159,46 +150,21 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "").replace(" ", "").replace("-", "")
 
 
-def _find_inaturalist(root: Path, description: Description) -> Path | None:
-    return root if _find_file(_INATURALIST_CSV)(root, description) else None
-
-
-def _read_inaturalist(root: Path, description: Description) -> Dataset:
-    """Read the user split: the csv names user, image and class; the images lie anywhere below the root.
-
-    The test images of the original split have no users, so each user's own images are split instead.
-    """
-    place = _find_file(_INATURALIST_CSV)(root, description) or root
-    paths = {path.stem: path for path in folders.images(root)}
-    with (place / _INATURALIST_CSV).open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    missing = [row["image_id"] for row in rows if row["image_id"] not in paths]
-    if missing:
-        raise DataError(
-            f"{len(missing)} of {len(rows)} images of {_INATURALIST_CSV} are not below {root} (the first is "
-            f"{missing[0]}.jpg). Unpack train_val_images.tar.gz of iNaturalist 2017 there."
-        )
-    rows.sort(key=lambda row: paths[row["image_id"]])
-    items = [Item(paths[row["image_id"]], row["class"], owner=row["user_id"]) for row in rows]
-    names = sorted({item.label for item in items}, key=lambda name: (len(name), name))  # 2 before 10
-    return folders.build(description.name, items, classes=names)
-
-
 LAYOUTS = {
     "parquet": Layout("Parquet files as on the hub", _find_parquet, _read_parquet),
     "cifar100": Layout(
         "the binary archive (cifar-100-binary/train.bin; the pickled python version is not read)",
-        _find_file("train.bin", "test.bin"),
+        _finder("train.bin", "test.bin"),
         _read_cifar100,
     ),
     "cifar10": Layout(
         "the binary archive (cifar-10-batches-bin/data_batch_1.bin; the pickled python version is not read)",
-        _find_file("data_batch_1.bin", "test_batch.bin"),
+        _finder("data_batch_1.bin", "test_batch.bin"),
         _read_cifar10,
     ),
     "tiny-imagenet": Layout(
         "the original folders (train/WNID/images, val/val_annotations.txt)",
-        _find_file("val/val_annotations.txt"),
+        _finder("val/val_annotations.txt"),
         _read_tiny_imagenet,
     ),
     "domain-lists": Layout(
@@ -208,8 +174,9 @@ LAYOUTS = {
     ),
     "domain-folders": Layout("folders DOMAIN/CLASS/x.jpg", _find_domain_folders, _read_domain_folders),
     "inaturalist": Layout(
-        f"{_INATURALIST_CSV}, in the folder or one below, with the images anywhere below",
-        _find_inaturalist,
-        _read_inaturalist,
+        f"{inaturalist.TRAIN_LIST} and {inaturalist.TEST_LIST}, in the folder or one below, with the images "
+        "anywhere below",
+        inaturalist.find,
+        inaturalist.read,
     ),
 }

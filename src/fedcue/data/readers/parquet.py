@@ -47,7 +47,9 @@ class Parquet(DataOptions):
     image: str = Field("image", description="column of the encoded images")
     label: str = Field("label", description="column of the classes")
     domain: str | None = Field(None, description="column of the domains, if any")
-    client: str | None = Field(None, description="column that says whose an image is, if any")
+    client: str | None = Field(
+        None, description="column that says whose an image is, if any; test images may be nobody's"
+    )
     train_split: str = Field("train", description="split to train on: what its files' names begin with")
     test_split: str | None = Field(None, description="split to test on; test or validation by default")
 
@@ -90,12 +92,13 @@ def read_parquet(name: str, train: Sequence[Path], test: Sequence[Path], columns
     wanted = [name for name in (columns.label, columns.domain, columns.client) if name is not None]
     tables = []
     for file in files:
-        _require_columns(file, [columns.image, *wanted])
-        tables.append(_read(file, wanted))
+        needed = [name for name in wanted if name != columns.client or file in train]
+        present = _require_columns(file, [columns.image, *needed])
+        tables.append(_read(file, [name for name in wanted if name in present]))
     table = _joined(tables)
     classes, labels = _categories(table, columns.label, tables[0].schema)
     domain_names, domains = _optional(table, columns.domain, tables[0].schema)
-    owner_names, owners = _optional(table, columns.client, tables[0].schema)
+    owner_names, owners = _owners(table, columns.client, tables[0].schema)
     train_rows = sum(len(part) for part in tables[: len(train)])
     return Dataset(
         name=name,
@@ -131,7 +134,8 @@ def _require_all_shards(files: Sequence[Path]) -> None:
                 )
 
 
-def _require_columns(file: Path, columns: Sequence[str]) -> None:
+def _require_columns(file: Path, columns: Sequence[str]) -> Sequence[str]:
+    """Return the columns of a file, or say which is missing or what is wrong with its rows."""
     with _readable(file):
         metadata = pq.read_metadata(file)
         rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
@@ -145,6 +149,7 @@ def _require_columns(file: Path, columns: Sequence[str]) -> None:
         if column not in present:
             hint = "Name the columns with data.image, data.label, data.domain and data.client."
             raise DataError(f"{file}: {unknown('column', column, present)} {hint}")
+    return list(present)
 
 
 @contextmanager
@@ -164,7 +169,8 @@ def _read(file: Path, columns: Sequence[str]) -> pa.Table:
 
 def _joined(tables: Sequence[pa.Table]) -> pa.Table:
     try:
-        return pa.concat_tables([table.replace_schema_metadata(None) for table in tables])
+        plain = [table.replace_schema_metadata(None) for table in tables]
+        return pa.concat_tables(plain, promote_options="default")  # a missing column is empty
     except pa.ArrowException as error:
         raise DataError(
             f"The Parquet files have columns of different types ({str(error)[:300]}). "
@@ -176,6 +182,17 @@ def _optional(
     table: pa.Table, column: str | None, schema: pa.Schema
 ) -> tuple[tuple[str, ...], Indices | None]:
     return ((), None) if column is None else _categories(table, column, schema)
+
+
+def _owners(table: pa.Table, column: str | None, schema: pa.Schema) -> tuple[tuple[str, ...], Indices | None]:
+    """Return the clients and the number of each row's, -1 where a row says nothing."""
+    if column is None:
+        return (), None
+    known = np.asarray(table[column].is_valid())
+    names, numbers = _categories(table.filter(table[column].is_valid()), column, schema)
+    owners = np.full(len(table), -1, dtype=np.int64)
+    owners[known] = numbers
+    return names, owners
 
 
 def _categories(table: pa.Table, column: str, schema: pa.Schema) -> tuple[tuple[str, ...], Indices]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,16 +19,20 @@ from fedcue.errors import DataError
 class PublicDataset(DataOptions):
     """Base of the datasets of the catalogue: read from ``root`` in any known layout, or from the hub."""
 
+    @property
+    def description(self) -> Description:
+        """What is known of the dataset."""
+        return describe(self.name)
+
     def read(self) -> Dataset:
         """Read the labels and find the images, downloading them if there is no ``root``."""
-        description = describe(self.name)
         if self.root is not None:
-            return read_layout(self.root.expanduser(), description)
-        return _complete(read_layout(fetch(self.name), description), description)
+            return read_layout(self.root.expanduser(), self.description)
+        return _complete(read_layout(fetch(self.name), self.description), self.description)
 
     def sketch(self) -> Dataset:
         """Return the dataset's shape: from the local copy if one is given, else from its description."""
-        return describe(self.name).outline() if self.root is None else self.read()
+        return self.description.outline() if self.root is None else self.read()
 
 
 class CIFAR10(PublicDataset):
@@ -71,9 +76,33 @@ class OfficeHome(PublicDataset):
 
 
 class INaturalist(PublicDataset):
-    """iNaturalist-User-120k: 1,203 species, one client per user, each user's images split."""
+    """iNaturalist-User-120k: 1,203 species photographed by 9,275 users."""
 
     name: ClassVar[str] = "inaturalist"
+
+    split: Literal["official", "own"] = Field(
+        "official",
+        description="official: all training images train, the test images have no users; own: test_share of "
+        "each user's training images, spread over the classes, tests",
+    )
+
+    @property
+    def description(self) -> Description:
+        """What is known of the dataset: with a split of one's own its test images are not read."""
+        known = describe(self.name)
+        return known if self.split == "official" else replace(known, test=0)
+
+    def read(self) -> Dataset:
+        """Read the lists of the chosen split."""
+        dataset = super().read()
+        if self.split == "own":
+            return dataset.take(dataset.train)
+        if not dataset.is_test.any():
+            raise DataError(
+                f"{self.root} has no test images. Add the test split of iNaturalist-User-120k, or give "
+                "data.split=own to test on a part of each user's training images."
+            )
+        return dataset
 
 
 def fetch(name: str) -> Path:

@@ -8,18 +8,15 @@ from support.data_files import save_picture
 
 from fedcue.data.catalogue import CATALOGUE
 from fedcue.data.decode import decode
-from fedcue.data.partition import Natural
 from fedcue.data.readers.public import (
     CIFAR10,
     CIFAR100,
     PACS,
     DomainNet,
-    INaturalist,
     OfficeHome,
     TinyImageNet,
 )
 from fedcue.errors import DataError
-from fedcue.rng import rng
 
 
 def cifar_records(labels: list[tuple[int, ...]]) -> bytes:
@@ -124,26 +121,6 @@ def test_folders_of_domains(tmp_path: Path, options: type, domains: tuple[str, .
     assert dataset.classes == ("bed", "cup")
     assert np.bincount(dataset.domains).tolist() == [10] * 4
     assert len(dataset.test) == 8
-
-
-def test_the_users_of_inaturalist(tmp_path: Path) -> None:
-    rows = ["user_id,image_id,class"]
-    for number in range(30):
-        user, label = ("ann", number % 2 * 10) if number < 20 else ("bob", 2)
-        save_picture(tmp_path / "train_val_images" / "Aves" / f"Species {label}" / f"img{number}.jpg", number)
-        rows.append(f"{user},img{number},{label}")
-    (tmp_path / "inaturalist-user-120k").mkdir()
-    csv = tmp_path / "inaturalist-user-120k" / "federated_train_user_120k.csv"
-    csv.write_text("\n".join(rows) + "\n")
-    dataset = INaturalist(root=tmp_path).load(0)
-    assert dataset.classes == ("0", "2", "10")
-    assert dataset.owner_names == ("ann", "bob")
-    partition = Natural().split(dataset, rng(0, "partition"))
-    assert partition.names == ("ann",)
-    assert (len(partition.train[0]), len(partition.test[0])) == (16, 4)
-    csv.write_text("user_id,image_id,class\nann,elsewhere,1\n")
-    with pytest.raises(DataError, match=r"1 of 1 images .*elsewhere\.jpg"):
-        INaturalist(root=tmp_path).read()
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:

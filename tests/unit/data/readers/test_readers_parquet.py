@@ -151,3 +151,17 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
         Parquet(root=tmp_path).read()
     write_parquet(tmp_path / "train-00001-of-00003-9f9f.parquet", {"label": [0]}, [encoded(1)])
     assert len(Parquet(root=tmp_path).read()) == 3
+
+
+def test_test_images_may_be_nobody_s(tmp_path: Path) -> None:
+    images = [encoded(number) for number in range(3)]
+    write_parquet(tmp_path / "train.parquet", {"label": [0, 1, 0], "user": ["b", "a", "b"]}, images)
+    write_parquet(tmp_path / "test.parquet", {"label": [0, 1, 1]}, images)
+    dataset = Parquet(root=tmp_path, client="user").read()
+    assert dataset.owner_names == ("a", "b")
+    assert dataset.owners is not None
+    assert dataset.owners.tolist() == [1, 0, 1, -1, -1, -1]
+    write_parquet(tmp_path / "test.parquet", {"label": [0, 1, 1], "user": ["a", None, "a"]}, images)
+    owners = Parquet(root=tmp_path, client="user").read().owners
+    assert owners is not None
+    assert owners.tolist() == [1, 0, 1, 0, -1, 0]
