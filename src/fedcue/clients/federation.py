@@ -56,9 +56,9 @@ class Federation:
         groups: list[list[int]] = []
         images = 0
         for client in self.roster.tested():
-            if client in without:
-                continue
             size = self.host.test_size(client)
+            if client in without or not size:
+                continue
             full = images + size > self.config.evaluation.chunk
             if self.host.table.kept or not groups or full:
                 groups.append([])

@@ -148,7 +148,7 @@ def _without(dataset: Dataset, client: ClientData, bad: Indices) -> ClientData:
     train, test, validation = (
         part[~np.isin(part, bad)] for part in (client.train, client.test, client.validation)
     )
-    if not len(train) or not len(test):
+    if not len(train) or (len(client.test) and not len(test)):
         raise DataError(
             f"Client {client.id} ({client.name}) has no readable training or test image left. Mend the "
             "files (fedcue data check lists them) or hold fewer images back."

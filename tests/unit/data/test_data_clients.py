@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.datasets import CIFAR, balanced
+from support.datasets import CIFAR, balanced, made
 
 from fedcue.data.clients import drop_images, make_clients
-from fedcue.data.partition import IID
+from fedcue.data.partition import IID, Natural
 from fedcue.errors import DataError, PartitionError
 from fedcue.rng import rng
 
@@ -49,3 +49,11 @@ def test_bad_images_leave_their_clients() -> None:
     assert clients.without(bad[:0]) is clients
     with pytest.raises(DataError, match=r"Client 1 \(client-1\) has no readable"):
         clients.without(clients[1].test)
+
+
+def test_a_client_that_never_had_test_images_keeps_its_training_images() -> None:
+    dataset = made([0] * 8, [False] * 6 + [True] * 2, owners=[0, 0, 0, 1, 1, 1, 0, 0])
+    clients = make_clients(dataset, Natural(min_test=0).split(dataset, rng(0, "partition")), seed=0)
+    kept = clients.without(np.array([3]))
+    assert [len(client.train) for client in kept] == [3, 2]
+    assert [len(client.test) for client in kept] == [2, 0]

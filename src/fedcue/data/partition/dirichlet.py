@@ -45,7 +45,7 @@ def equal_sizes(
     """Fill clients of equal size, each from its own class proportions q ~ Dir(alpha), as FedDyn does."""
     total = int(train.sum())
     sizes = total // clients + (generator.permutation(clients) < total % clients)
-    counts = fill(sizes, _log_dirichlet(alpha, clients, len(train), generator), train, generator)
+    counts = fill(sizes, log_dirichlet(alpha, clients, len(train), generator), train, generator)
     return Counts(counts, share_test(counts, counts, test, generator))
 
 
@@ -99,7 +99,7 @@ def by_class(
     )
 
 
-def _log_dirichlet(
+def log_dirichlet(
     alpha: float, clients: int, classes: int, generator: np.random.Generator
 ) -> NDArray[np.float64]:
     """Draw log q, q ~ Dir(alpha), for each client; in logarithms no proportion underflows to zero.
@@ -174,7 +174,7 @@ def _one_draw_by_class(
     average = train.sum() / clients
     sizes = np.zeros(clients, dtype=np.int64)
     counts = np.zeros((clients, len(train)), dtype=np.int64)
-    log_p = _log_dirichlet(alpha, len(train), clients, generator)  # [C, n]
+    log_p = log_dirichlet(alpha, len(train), clients, generator)  # [C, n]
     for label in np.flatnonzero(train):
         open_log_p = np.where(sizes < average, log_p[label], -np.inf)
         weights = _relative(open_log_p)[:, None]
