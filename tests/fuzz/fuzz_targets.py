@@ -39,10 +39,10 @@ from fedcue.after.predict import load as load_model
 from fedcue.clients.federation import load_federation
 from fedcue.config.layers import dump, load, resolve
 from fedcue.config.recipes import read_recipe, recipes
-from fedcue.data.images import decode
-from fedcue.data.named import Parquet
-from fedcue.data.sources import FileImages
-from fedcue.data.store import decode_images
+from fedcue.data.decode import decode
+from fedcue.data.image_sources import FileImages
+from fedcue.data.pixels import decode_images
+from fedcue.data.readers.parquet import Parquet
 from fedcue.model.backbone import load_backbone
 from fedcue.model.vit import Architecture, VisionTransformer
 from fedcue.plan.stand_ins import stand_in
@@ -121,7 +121,7 @@ def key_values(folder: Path) -> Attempt:
         "{a = 1}",
         "pep",
         "1979-05-27",
-        "fedcue.data.digits:Digits",
+        "fedcue.data.readers.digits:Digits",
     ]
 
     def attempt(random: Random) -> None:

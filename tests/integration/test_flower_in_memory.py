@@ -20,8 +20,8 @@ from torch import Tensor
 
 pytest.importorskip("flwr")
 
-from data_files import encoded, write_parquet
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from support.data_files import encoded, write_parquet
 from support.memory_grid import MemoryGrid, Node, nodes
 from test_run import without_times
 
