@@ -63,7 +63,7 @@ def compare(
     from fedcue.config import parse
     from fedcue.federate import grid as grids
     from fedcue.federate.compare import finished, run_grid
-    from fedcue.report import tables
+    from fedcue.report.comparison import compare_runs
 
     recipe, overrides = split_settings(settings)
     table = grids.compare_table(recipe)
@@ -79,7 +79,7 @@ def compare(
     todo = grid.jobs(folder)
     with GridProgress(console, quiet or as_json) as progress:
         problems = run_grid(todo, progress, at_once=jobs, overwrite=overwrite)
-    comparison = tables.compare(finished(todo), table.target if target is None else target)
+    comparison = compare_runs(finished(todo), table.target if target is None else target)
     comparison.write(folder)
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), **comparison.plain()}))

@@ -1,4 +1,4 @@
-"""The page while runs go on: a small server that says when something changed."""
+"""The page while runs go on: a small server that tells the browser when something changed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,57 @@
+"""The comparison of finished runs as a table and as files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from support.run_folders import write_small_run
+
+from fedcue.report.comparison import compare_runs
+from fedcue.report.tables import Cell
+
+
+def test_when_a_run_that_was_tested_again_reached_the_target_is_not_known(tmp_path: Path) -> None:
+    folder = write_small_run(tmp_path / "run", 0, [None, None, 0.9])
+    summary = json.loads((folder / "summary.json").read_text()) | {"tested_again": {"of": "run"}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    comparison = compare_runs({("pep", "logit_prior=test"): [folder]}, 0.8)
+    assert comparison.rows[0].over_seeds("rounds_to_target").mean is None
+    (line,) = comparison.table.lines
+    assert Cell("n/a") == line[comparison.table.headings.index("rounds to 80 %")]
+
+
+def test_the_table_shows_means_what_is_missing_and_the_best(
+    planned: dict[tuple[str, str], list[Path]],
+) -> None:
+    table = compare_runs(planned, 0.8).table
+    pep, head = (dict(zip(table.headings, line, strict=True)) for line in table.lines)
+    assert pep["mean"] == Cell("80.0 ± 10.0", best=True)
+    assert head["mean"] == Cell("50.0 ± 10.0")
+    assert pep["worst"].text == "40.0 ± 5.0"
+    assert pep["held-out"] == Cell("60.0 ± 0.0", best=True)
+    assert head["held-out"] == Cell("n/a")
+    assert pep["rounds to 80 %"] == Cell("2.7", best=True)
+    assert head["rounds to 80 %"] == Cell("2.0 (1 of 3)")
+    assert pep["floats up"] == Cell("5", best=True)
+    assert head["floats up"].best, "equals are best together"
+
+
+def test_files_hold_the_same_numbers(planned: dict[tuple[str, str], list[Path]], tmp_path: Path) -> None:
+    compare_runs(planned, 0.8).write(tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert found["rows"][0]["mean_accuracy"]["values"] == [0.9, 0.7, 0.8]
+    assert found["rows"][1]["heldout_mean_accuracy"] == {"mean": None, "std": None, "values": [None] * 3}
+    rows = list(csv.DictReader((tmp_path / "out" / "compare.csv").open()))
+    assert float(rows[0]["mean_accuracy_mean"]) == pytest.approx(0.8)
+    assert rows[1]["heldout_mean_accuracy_mean"] == ""
+    assert r"| head\_a | 3 | 50.0 ± 10.0 |" in (tmp_path / "out" / "compare.md").read_text()
+    assert r"head\_a & 3 & 50.0 $\pm$ 10.0 &" in (tmp_path / "out" / "compare.tex").read_text()
+
+
+def test_nothing_finished_is_still_a_table(tmp_path: Path) -> None:
+    comparison = compare_runs({("pep", ""): [], ("head", ""): []}, 0.8)
+    comparison.write(tmp_path)
+    assert comparison.table.lines[0][2] == Cell("n/a")
