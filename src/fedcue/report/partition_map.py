@@ -1,4 +1,4 @@
-"""The client x class map of a partition: who holds how many training images of what."""
+"""The map of a partition before training: how many images of each class each client holds."""
 
 from __future__ import annotations
 
