@@ -14,7 +14,7 @@ from support import SMALL
 from tiny_federation import TINY, random_vit
 
 from fedcue.cli.main import main
-from fedcue.config import load
+from fedcue.config.layers import load
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -195,7 +195,7 @@ def test_mistakes_are_one_message_and_exit_code_2(
 
 
 def load_path() -> Path:
-    from fedcue.config import recipes
+    from fedcue.config.recipes import recipes
 
     return recipes()["default"]
 

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 import tomli_w
 
-from fedcue.config import dump, load, merge
+from fedcue.config.layers import dump, load
+from fedcue.config.recipes import merge
 from fedcue.errors import ConfigError, RunFolderError
 from fedcue.federate import compare as comparing
 from fedcue.federate import grid as grids
 from fedcue.federate import tune
-from fedcue.federate.compare import difference, run_grid, state_of
+from fedcue.grid.compare import difference, run_grid, state_of
 from fedcue.federate.grid import Grid, Job
-from fedcue.train.local import rate
+from fedcue.train.sgd import rate
 
 # The grid
 

@@ -60,9 +60,9 @@ def compare(
       fedcue compare tuned.toml rounds=50 --jobs 4 --out runs/tuned
     """
     from fedcue.cli.grid_progress import GridProgress
-    from fedcue.config import parse
-    from fedcue.federate import grid as grids
-    from fedcue.federate.compare import finished, run_grid
+    from fedcue.config.layers import parse
+    from fedcue.grid import grid as grids
+    from fedcue.grid.compare import finished, run_grid
     from fedcue.report.comparison import compare_runs
 
     recipe, overrides = split_settings(settings)

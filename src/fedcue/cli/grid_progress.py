@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import TaskID
 
 from fedcue.cli.progress import News, live_progress, room_for_news
-from fedcue.federate.grid import Job
+from fedcue.grid.grid import Job
 
 
 class GridProgress:

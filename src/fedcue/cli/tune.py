@@ -16,7 +16,7 @@ from fedcue.cli.arguments import Json, Quiet, Settings, split_settings
 from fedcue.cli.compare import Jobs, Methods, Replace, print_wide, report
 
 if TYPE_CHECKING:
-    from fedcue.federate.tune import Choice
+    from fedcue.grid.tune import Choice
 
 
 def tune(
@@ -44,10 +44,10 @@ def tune(
       fedcue tune --methods pep,fedvpt --grid training.prompt_lr=0.03,0.1,0.3 --grid training.epochs=1,5
     """
     from fedcue.cli.grid_progress import GridProgress
-    from fedcue.config import parse
-    from fedcue.federate import grid as grids
-    from fedcue.federate import tune as tuning
-    from fedcue.federate.compare import run_grid
+    from fedcue.config.layers import parse
+    from fedcue.grid import grid as grids
+    from fedcue.grid import tune as tuning
+    from fedcue.grid.compare import run_grid
 
     recipe, overrides = split_settings(settings)
     given = grids.Grid(

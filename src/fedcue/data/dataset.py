@@ -130,7 +130,11 @@ class DataOptions(Options):
 
     name: ClassVar[str]
 
-    root: Path | None = Field(None, description="folder of a local copy; without it the data is downloaded")
+    root: Path | None = Field(
+        None,
+        description="folder of a local copy; without it the data is downloaded",
+        json_schema_extra={"scope": "machine"},
+    )
     classes: tuple[str, ...] | None = Field(None, description="keep only these classes, in this order")
     test_share: float = Field(0.2, gt=0, lt=1, description="share set aside where there is no test split")
     imbalance: float | None = Field(
@@ -148,9 +152,16 @@ class DataOptions(Options):
     )
     augment: Literal["none", "flip+crop"] = Field("none", description="how training images are varied")
     cache_bytes: int = Field(
-        2**31, ge=0, description="beyond this many bytes, decoded images lie in a file, not in memory"
+        2**31,
+        ge=0,
+        description="beyond this many bytes, decoded images lie in a file, not in memory",
+        json_schema_extra={"scope": "machine"},
     )
-    cache_folder: Path | None = Field(None, description="where that file lies; the system's temporary folder")
+    cache_folder: Path | None = Field(
+        None,
+        description="where that file lies; the system's temporary folder",
+        json_schema_extra={"scope": "machine"},
+    )
 
     @abstractmethod
     def read(self) -> Dataset:

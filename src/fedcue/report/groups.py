@@ -10,17 +10,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from fedcue.config import flat
+from fedcue.config.scope import NOT_IN_LABELS, scope_of
+from fedcue.config.words import flat
 from fedcue.report.labels import METHOD_LABELS, method_label, setting_label, shorten, value_label
 from fedcue.report.palette import COLOURS
 from fedcue.report.runs import RunRecord, finished_run
-
-WITHOUT_EFFECT = (
-    "seed", "environment", "out", "workers", "device", "log", "cache", "checkpoint", "snapshots",
-    "evaluation.chunk", "evaluation.cls_sample", "evaluation.prototype_sample",
-    "data.root", "data.cache_folder", "data.cache_bytes",
-)  # fmt: skip
-"""Settings, and sections of them, that say where and how a run is computed, not what comes out."""
 
 OWN_DATA = ("folder", "federated-folder", "parquet")
 """Datasets that have no name of their own: the name of their folder says which one it is."""
@@ -28,7 +22,7 @@ OWN_DATA = ("folder", "federated-folder", "parquet")
 
 def matters(key: str) -> bool:
     """Say whether a setting such as ``method.temperature`` sets runs apart and can name their group."""
-    return not any(key == known or key.startswith(f"{known}.") for known in WITHOUT_EFFECT)
+    return scope_of(key) not in NOT_IN_LABELS
 
 
 @dataclass(frozen=True)

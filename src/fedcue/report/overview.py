@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedcue.config import flat
+from fedcue.config.words import flat
 from fedcue.report.groups import RunGroup
 from fedcue.report.labels import method_label, shorten, value_label
 from fedcue.report.runs import RunRecord

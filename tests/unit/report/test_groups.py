@@ -35,7 +35,6 @@ ELSEWHERE: dict[str, tuple[Any, Any]] = {
     "log": (["mlflow"], []),
     "checkpoint": ({"every": 1}, {"every": 0}),
     "snapshots": ([], [0, 10]),
-    "out": ("runs/a", "runs/b"),
     "environment": ({"torch": "2.12"}, {"torch": "2.13"}),
 }
 
@@ -48,9 +47,7 @@ def test_where_and_how_a_run_is_computed_does_not_set_seeds_apart(tmp_path: Path
     assert (group.label, group.seeds) == ("PEP-FedPT", [0, 1])
 
 
-@pytest.mark.parametrize(
-    "key", ["rounds", "method.temperature", "data.name", "data.train_per_class", "outer"]
-)
+@pytest.mark.parametrize("key", ["rounds", "method.temperature", "data.name", "data.train_per_class"])
 def test_what_makes_a_result_matters(key: str) -> None:
     assert matters(key)
 

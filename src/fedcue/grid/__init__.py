@@ -1,0 +1,1 @@
+"""Many runs: comparing methods and settings, choosing rates."""

@@ -1,0 +1,200 @@
+"""Choose settings on the clients' validation images: the same grid for every method, all trials kept."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import io
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import tomli_w
+
+from fedcue.config.recipes import merge, read_recipe
+from fedcue.errors import ConfigError
+from fedcue.grid.compare import finished
+from fedcue.grid.grid import Grid, Job, Values, describe, product_of, show
+from fedcue.record.files import write_json, write_text
+from fedcue.record.folder import read_summary
+from fedcue.registry import METHODS
+
+BEFORE: Mapping[str, Any] = {"evaluation.every": 0, "snapshots": []}
+"""What a trial does without, unless it is asked for."""
+
+EQUAL = 1e-9
+"""Accuracies closer than this differ by rounding only."""
+
+FIXED = ("evaluation.on", "scale")
+"""Settings a trial does not take as part of a grid."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One method with one choice of settings: its validation accuracy for each seed that finished."""
+
+    method: str
+    changes: Mapping[str, Any]
+    accuracies: tuple[float, ...]
+
+    @property
+    def variant(self) -> str:
+        """The settings as text, such as ``training.lr=0.1``."""
+        return describe(self.changes)
+
+    @property
+    def mean(self) -> float | None:
+        """Mean validation accuracy after the last round, over seeds."""
+        return fmean(self.accuracies) if self.accuracies else None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best trial of a method, and the settings of it that lie at the edge of the grid."""
+
+    trial: Trial
+    edges: tuple[str, ...]
+
+
+def trial_grid(grid: Grid) -> Grid:
+    """Return the grid with every run tested on validation images, never on test images."""
+    if not grid.values:
+        raise ConfigError(
+            "Nothing to choose from. Give --grid key=value,value, such as training.lr=0.03,0.1."
+        )
+    for key in FIXED:
+        if key in grid.values:
+            raise ConfigError(f"--grid {key}= is not possible: trials are compared on validation images.")
+    if grid.overrides.get("evaluation.on", "validation") != "validation":
+        raise ConfigError("evaluation.on=test is not possible: settings are never chosen on test images.")
+    overrides = {**BEFORE, **grid.overrides, "evaluation.on": "validation"}
+    return Grid(grid.recipe, overrides, grid.methods, grid.seeds, grid.values)
+
+
+def read_trials(grid: Grid, jobs: Sequence[Job]) -> list[Trial]:
+    """Return what came of every combination, in the order of the grid."""
+    folders = finished(jobs)
+    return [
+        Trial(method, changes, tuple(_accuracies(folders[method, describe(changes)])))
+        for method in grid.methods
+        for changes in product_of(grid.values)
+    ]
+
+
+def untested(jobs: Sequence[Job]) -> dict[Path, str]:
+    """Return the finished runs that say nothing, by folder, and why."""
+    found = {}
+    for folder in (folder for folders in finished(jobs).values() for folder in folders):
+        missing = read_summary(folder).get("untested", [])
+        if missing:
+            found[folder] = (
+                f"{len(missing)} clients could not be tested (client {missing[0]['client']}: "
+                f"{missing[0]['reason']}). Mend them, then repeat with --overwrite."
+            )
+    return found
+
+
+def _accuracies(folders: Iterable[Path]) -> Iterator[float]:
+    """Yield what the runs reached; one that left clients untested says nothing."""
+    for folder in folders:
+        summary = read_summary(folder)
+        if not summary.get("untested"):
+            yield float(summary["mean_accuracy"])
+
+
+def choose(trials: Sequence[Trial], values: Values, seeds: int) -> dict[str, Choice]:
+    """Return each method's best trial (the first of equals) among those that finished for every seed."""
+    best: dict[str, Trial] = {}
+    for trial in trials:
+        mean, before = trial.mean, best.get(trial.method)
+        if mean is None or len(trial.accuracies) < seeds:
+            continue
+        if before is None or before.mean is None or mean > before.mean + EQUAL:
+            best[trial.method] = trial
+    return {method: Choice(trial, edges(trial.changes, values)) for method, trial in best.items()}
+
+
+def edges(changes: Mapping[str, Any], values: Values) -> tuple[str, ...]:
+    """Return the chosen settings that are the smallest or largest number of their list."""
+    found = []
+    for key, chosen in changes.items():
+        numbers = [
+            value for value in values[key] if isinstance(value, int | float) and not isinstance(value, bool)
+        ]
+        if len(numbers) == len(values[key]) > 1 and chosen in (min(numbers), max(numbers)):
+            found.append(f"{key}={show(chosen)}")
+    return tuple(found)
+
+
+def write_trials(out: Path, grid: Grid, trials: Sequence[Trial], choices: Mapping[str, Choice]) -> None:
+    """Write every trial to ``trials.json`` and ``trials.csv``."""
+    chosen = {id(choice.trial) for choice in choices.values()}
+    rows = [
+        {
+            "method": trial.method,
+            **trial.changes,
+            "validation_accuracy": trial.mean,
+            "accuracies": list(trial.accuracies),
+            "chosen": id(trial) in chosen,
+        }
+        for trial in trials
+    ]
+    at_edge = {method: list(choice.edges) for method, choice in choices.items() if choice.edges}
+    write_json(
+        out / "trials.json", {"seeds": list(grid.seeds), "trials": rows, "at_the_edge_of_the_grid": at_edge}
+    )
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(rows[0])
+    for row in rows:
+        cells = {**row, "accuracies": " ".join(map(repr, row["accuracies"])), "chosen": show(row["chosen"])}
+        writer.writerow("" if value is None else show(value) for value in cells.values())
+    write_text(out / "trials.csv", text.getvalue())
+
+
+def write_recipe(out: Path, grid: Grid, choices: Mapping[str, Choice]) -> Path:
+    """Write ``tuned.toml``: the recipe with each method's choice; line 1 is the command that runs it.
+
+    What was chosen at a scale holds at that scale.
+    """
+    _, settings = read_recipe(grid.recipe)
+    tuned = copy.deepcopy(settings)
+    place = tuned["scale"][grid.overrides["scale"]] if "scale" in grid.overrides else tuned
+    tables = dict(place.get("per_method", {}))
+    profile = {key: value for key, value in grid.overrides.items() if key == "profile"}
+    for method, choice in choices.items():
+        before: dict[str, Any] = {}
+        for table in (tuned, place):
+            merge(before, table.get("per_method", {}).get(method, {}))
+        everywhere = [table.get("training", {}) for table in (tuned, place, before)]
+        named = {key for table in everywhere for key in table}
+        tables[method] = _table(method, {**profile, **choice.trial.changes}, before, named)
+    place["per_method"] = tables
+    path = out / "tuned.toml"
+    left_out = ("evaluation.on", "profile")  # the latter stands in the tables
+    given = [f"{key}={show(value)}" for key, value in grid.overrides.items() if key not in left_out]
+    command = shlex.join(["fedcue", "compare", str(path), "--methods", ",".join(choices), *given])
+    write_text(path, f"# {command}\n{tomli_w.dumps(tuned)}")
+    return path
+
+
+def _table(
+    method: str, changes: Mapping[str, Any], before: Mapping[str, Any], given: Collection[str]
+) -> dict[str, Any]:
+    """Return a method's table: what the recipe said, a chosen profile, then what was chosen.
+
+    TOML has no word for none: a rate that is ``given`` in the recipe, and not in a profile, becomes ``lr``.
+    """
+    table: dict[str, Any] = {}
+    merge(table, before)
+    if "profile" in changes:
+        merge(table, getattr(METHODS.get(method), "profiles", {})[changes["profile"]])
+    merge(table, {key: value for key, value in changes.items() if key != "profile"})
+    if "training" in table:
+        own = table["training"]
+        rates = {key: own["lr"] for key, value in own.items() if value is None and key in given}
+        table["training"] = {key: value for key, value in {**own, **rates}.items() if value is not None}
+    return table
