@@ -44,6 +44,9 @@ def compare(
             "--target", min=0, max=1, help="Mean accuracy to reach.", show_default="the recipe's, or 0.8"
         ),
     ] = None,
+    percentiles: Annotated[
+        bool, typer.Option("--percentiles", help="Show the 5th, 10th and 15th percentile of the clients.")
+    ] = False,
     jobs: Jobs = None,
     overwrite: Replace = False,
     quiet: Quiet = False,
@@ -79,7 +82,8 @@ def compare(
     todo = grid.jobs(folder)
     with GridProgress(console, quiet or as_json) as progress:
         problems = run_grid(todo, progress, at_once=jobs, overwrite=overwrite)
-    comparison = compare_runs(finished(todo), table.target if target is None else target)
+    goal = table.target if target is None else target
+    comparison = compare_runs(finished(todo), goal, percentiles)
     comparison.write(folder)
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), **comparison.plain()}))

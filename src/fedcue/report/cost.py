@@ -18,6 +18,8 @@ class Cost:
     bytes: float = 0.0
     client_floats: float = 0.0
     """Both ways, of one client in each round, without the warm start."""
+    client_download_floats: float = 0.0
+    """What one client in each round receives: one direction, as the paper counts."""
     seconds: float = 0.0
 
     @property
@@ -27,12 +29,14 @@ class Cost:
 
     def after(self, record: Mapping[str, Any]) -> Cost:
         """Return the cost after one more round."""
-        floats = _sum(record, "upload_floats", "download_floats")
+        floats, visits = _sum(record, "upload_floats", "download_floats"), max(1, _visits(record))
+        received = _sum(record, "download_floats") / visits
         return Cost(
             round=number(record.get("round")),
             floats=self.floats + floats,
             bytes=self.bytes + _sum(record, "upload_bytes", "download_bytes"),
-            client_floats=self.client_floats + floats / max(1, _visits(record)),
+            client_floats=self.client_floats + floats / visits,
+            client_download_floats=self.client_download_floats + received,
             seconds=self.seconds + _sum(record, "seconds"),
         )
 

@@ -10,26 +10,53 @@ from statistics import fmean, stdev
 from scipy.special import stdtrit
 
 from fedcue.report.cost import cost_to_target, per_visit
-from fedcue.report.groups import OverSeeds, RunGroup
-from fedcue.report.paper import paper_numbers
+from fedcue.report.groups import OverSeeds, RunGroup, domains_of
+from fedcue.report.paper import domain_measure, paper_missed_target, paper_numbers
 from fedcue.report.runs import RunRecord
 
 ACCURACIES = ("mean_accuracy", "worst_accuracy", "heldout_mean_accuracy")
+PERCENTILES = tuple(f"percentile_{percent}_accuracy" for percent in (5, 10, 15))
 TRAFFIC = ("upload_floats", "download_floats", "upload_bytes", "download_bytes")
-TO_TARGET = ("rounds_to_target", "floats_to_target", "client_floats_to_target")
-MEASURES = (*ACCURACIES, *TRAFFIC, *TO_TARGET, "seconds")
+TO_TARGET = (
+    "rounds_to_target",
+    "seconds_to_target",
+    "floats_to_target",
+    "client_floats_to_target",
+    "client_download_floats_to_target",
+)
+WARM_START = "warm_up_upload_floats"
+
+
+def measures_of(groups: Sequence[RunGroup]) -> tuple[str, ...]:
+    """Return the names of all measures of the groups, those of their domains among them."""
+    domains = map(domain_measure, domains_of(groups))
+    return (*ACCURACIES, *PERCENTILES, *domains, *TRAFFIC, WARM_START, *TO_TARGET, "seconds")
+
+
+def is_accuracy(name: str) -> bool:
+    """Say whether a measure is an accuracy: more is better, and it is shown in percent."""
+    return name.endswith("_accuracy") or name.startswith(domain_measure(""))
 
 
 def measure(run: RunRecord, target: float) -> dict[str, float | None]:
     """Return every measure of one run, none where it has none."""
-    cost = cost_to_target(run, target)
-    spent = (cost.round, cost.floats, cost.client_floats) if cost else (None, None, None)
+    from_summary = (*ACCURACIES, *PERCENTILES, WARM_START, "seconds")
     return {
-        **{name: run.last(name) for name in ACCURACIES},
+        **{name: run.last(name) for name in from_summary},
+        **{domain_measure(name): value for name, value in run.domains.items()},
         **{name: per_visit(run, name) for name in TRAFFIC},
-        **dict(zip(TO_TARGET, spent, strict=True)),
-        "seconds": run.last("seconds"),
+        **_to_target(run, target),
     }
+
+
+def _to_target(run: RunRecord, target: float) -> dict[str, float | None]:
+    cost = cost_to_target(run, target)
+    if cost is None:
+        return dict.fromkeys(TO_TARGET)
+    spent = (
+        cost.round, cost.seconds or None, cost.floats, cost.client_floats, cost.client_download_floats,
+    )  # fmt: skip
+    return dict(zip(TO_TARGET, spent, strict=True))
 
 
 @dataclass(frozen=True)
@@ -39,19 +66,22 @@ class Row:
     group: RunGroup
     numbers: tuple[Mapping[str, float | None], ...]
     paper: Mapping[str, float]
-    """What the paper reports for this group, in percent."""
+    """What the paper reports for this group, accuracies in percent."""
+    paper_missed_target: bool = False
+    """Whether the paper's rounds, seconds and floats were not enough."""
 
     def over_seeds(self, name: str) -> OverSeeds:
         """Return one measure over the seeds."""
-        return OverSeeds(tuple(numbers[name] for numbers in self.numbers))
+        return OverSeeds(tuple(numbers.get(name) for numbers in self.numbers))
 
 
 def measured(groups: Sequence[RunGroup], target: float) -> list[Row]:
     """Measure every run of the groups."""
     rows = []
     for group in groups:
-        quoted = paper_numbers(group.runs[0].config) if group.runs else {}
-        rows.append(Row(group, tuple(measure(run, target) for run in group.runs), quoted))
+        numbers = tuple(measure(run, target) for run in group.runs)
+        config = group.runs[0].config if group.runs else {}
+        rows.append(Row(group, numbers, paper_numbers(config), paper_missed_target(config)))
     return rows
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedcue.report.cost import costs_by_round, per_visit
-from fedcue.report.groups import OverSeeds, RunGroup
-from fedcue.report.labels import compact
-from fedcue.report.paper import paper_numbers
+from fedcue.report.groups import OverSeeds, RunGroup, domains_of
+from fedcue.report.labels import compact, shorten
+from fedcue.report.paper import domain_measure, paper_numbers
 from fedcue.report.runs import RunRecord
 from fedcue.report.tables import Cell, Table
 
@@ -56,7 +56,7 @@ def method_table(groups: Sequence[RunGroup]) -> MethodTable:
     """Return a line per group, the best of each column marked."""
     quotes = [paper_numbers(group.runs[0].config) for group in groups]
     quoted = {key for numbers in quotes for key in numbers}
-    scored = [key for key in ACCURACIES if any(group.over_seeds(key).known for group in groups)]
+    scored = {key: column for key, column in _accuracies(groups).items() if _is_known(key, groups)}
     columns = _columns(scored, quoted)
     lines = [_line(group, numbers, scored, quoted) for group, numbers in zip(groups, quotes, strict=True)]
     ended = [line for line, group in zip(lines, groups, strict=True) if group.finished]
@@ -69,14 +69,31 @@ def method_table(groups: Sequence[RunGroup]) -> MethodTable:
     return MethodTable(columns, table, tuple(tuple(key for key, _ in line) for line in lines))
 
 
-def _columns(scored: Sequence[str], quoted: set[str]) -> tuple[Column, ...]:
+def _accuracies(groups: Sequence[RunGroup]) -> dict[str, Column]:
+    """Return the columns of accuracies: those of all runs, and one for each domain."""
+    columns = dict(ACCURACIES)
+    for domain in domains_of(groups):
+        meaning = f"mean accuracy of the clients of the domain {shorten(domain)}, in %"
+        columns[domain_measure(domain)] = Column(shorten(domain), meaning, True)
+    return columns
+
+
+def _over_seeds(group: RunGroup, key: str) -> OverSeeds:
+    domain = key.removeprefix(domain_measure(""))
+    return group.over_seeds(key) if domain == key else group.domain_over_seeds(domain)
+
+
+def _is_known(key: str, groups: Sequence[RunGroup]) -> bool:
+    return any(_over_seeds(group, key).known for group in groups)
+
+
+def _columns(scored: Mapping[str, Column], quoted: set[str]) -> tuple[Column, ...]:
     """Return the columns; where the recipe quotes the paper, the paper's stands beside ours."""
     columns = [
         Column("method", "method and the settings that set it apart", None),
         Column("seeds", "number of runs", None),
     ]
-    for key in scored:
-        ours = ACCURACIES[key]
+    for key, ours in scored.items():
         columns.append(ours)
         if key in quoted:
             meaning = f"{ours.meaning}, as the paper reports it at its own scale"
@@ -84,10 +101,10 @@ def _columns(scored: Sequence[str], quoted: set[str]) -> tuple[Column, ...]:
     return (*columns, *COSTS.values())
 
 
-def _line(group: RunGroup, numbers: dict[str, float], scored: Sequence[str], quoted: set[str]) -> list[Value]:
+def _line(group: RunGroup, numbers: dict[str, float], scored: Iterable[str], quoted: set[str]) -> list[Value]:
     line: list[Value] = [(group.label, group.label), (float(len(group.runs)), str(len(group.runs)))]
     for key in scored:
-        line.append(_accuracy(group.over_seeds(key)))
+        line.append(_accuracy(_over_seeds(group, key)))
         if key in quoted:
             line.append((numbers[key], f"{numbers[key]:.2f}") if key in numbers else (None, NONE))
     return [*line, *(_cost(group, key) for key in COSTS)]

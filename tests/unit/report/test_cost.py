@@ -26,14 +26,18 @@ def made(folder: Path, accuracies: list[float | None], **summary: Any) -> RunRec
 def test_costs_add_up_round_by_round_from_the_warm_start_on(tmp_path: Path) -> None:
     before, first, second = costs_by_round(made(tmp_path / "run", [0.5, 0.6]))
     assert before == Cost(round=0, floats=100, bytes=400)
-    assert first == Cost(round=1, floats=130, bytes=520, client_floats=15, seconds=3)
-    assert second == Cost(round=2, floats=160, bytes=640, client_floats=30, seconds=6)
+    assert first == Cost(
+        round=1, floats=130, bytes=520, client_floats=15, client_download_floats=10, seconds=3
+    )
+    assert second == Cost(
+        round=2, floats=160, bytes=640, client_floats=30, client_download_floats=20, seconds=6
+    )
     assert second.megabytes == pytest.approx(640e-6)
 
 
 def test_a_target_that_is_met_exactly_counts_and_one_never_met_is_none(tmp_path: Path) -> None:
     run = made(tmp_path / "run", [0.5, 0.8, 0.7])
-    assert cost_to_target(run, 0.8) == Cost(round=2, floats=160, bytes=640, client_floats=30, seconds=6)
+    assert cost_to_target(run, 0.8) == costs_by_round(run)[2]
     assert cost_to_target(run, 0.81) is None
     assert best_accuracy(run) == 0.8
 

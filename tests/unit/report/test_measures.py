@@ -19,6 +19,9 @@ def test_a_runs_cost_is_per_client_and_round_and_to_the_target_everything(tmp_pa
     assert values["rounds_to_target"] == 3
     assert values["floats_to_target"] == 100 + 3 * 30
     assert values["client_floats_to_target"] == 3 * 15
+    assert values["client_download_floats_to_target"] == 3 * 10
+    assert values["warm_up_upload_floats"] == 100
+    assert values["seconds_to_target"] is None, "these rounds have no time"
     assert values["seconds"] == 5
 
 

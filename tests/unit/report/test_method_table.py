@@ -45,3 +45,11 @@ def test_a_recipe_named_in_a_run_is_never_a_path(tmp_path: Path) -> None:
     write_run(tmp_path / "run", recipe=str(tmp_path / "trap.toml"))
     table = method_table(groups_in(tmp_path / "run"))
     assert "mean, paper" not in table.table.headings
+
+
+def test_every_domain_has_a_column(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", rounds=2, level=0.9, domains=("sketch", "real"), recipe="domainnet")
+    table = method_table(groups_in(tmp_path)).table
+    shown = dict(zip(table.headings, (cell.text for cell in table.lines[0]), strict=True))
+    assert (shown["sketch"], shown["real"]) == ("90.0", "88.0")
+    assert (shown["sketch, paper"], shown["real, paper"]) == ("91.79", "97.67")
