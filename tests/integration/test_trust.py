@@ -16,9 +16,9 @@ from fedcue.clients.federation import load_federation
 from fedcue.clients.host import Host
 from fedcue.config.layers import load
 from fedcue.errors import ClientError, ConfigError, FedcueError, RunFolderError
-from fedcue.report.facts import failures
+from fedcue.report.comparison import compare_runs
+from fedcue.report.overview import failures
 from fedcue.report.runs import find_runs
-from fedcue.report.tables import compare
 from fedcue.rounds.loop import run
 from fedcue.types import ClientMemory, Download
 
@@ -92,7 +92,7 @@ def test_clients_that_could_not_be_tested_are_named_in_the_summary(tmp_path, mon
     assert result.summary["untested"] == [{"client": 1, "reason": "its disk is on fire"}]
     print_result(Console(), result)
     assert "1 clients could not be tested and are left out: 1" in capsys.readouterr().out
-    comparison = compare({("ncm", ""): [tmp_path / "run"]}, 0.8)
+    comparison = compare_runs({("ncm", ""): [tmp_path / "run"]}, 0.8)
     comparison.write(tmp_path)
     assert "could not be tested and are left out: 1 of ncm." in (tmp_path / "compare.tex").read_text()
     assert comparison.note.endswith("Clients that could not be tested and are left out: 1 of ncm.")
@@ -149,7 +149,7 @@ def test_a_private_run_whose_rounds_are_drawn_again_ends_within_its_budget(tmp_p
     assert result.summary["privacy"]["epsilon"] <= 6
     assert (tmp_path / "run" / "model.safetensors").is_file()
     assert json.loads((tmp_path / "run" / "model.json").read_text())["rounds"] == 2
-    comparison = compare({("fedvpt", ""): [tmp_path / "run"]}, 0.0)
+    comparison = compare_runs({("fedvpt", ""): [tmp_path / "run"]}, 0.0)
     assert comparison.note.endswith("Ended before their last round, their privacy budget spent: fedvpt.")
     assert comparison.rows[0].measure("rounds_to_target").mean == 2
     assert any("ended early" in failure.text for failure in failures(find_runs([tmp_path])))

@@ -44,6 +44,9 @@ def compare(
             "--target", min=0, max=1, help="Mean accuracy to reach.", show_default="the recipe's, or 0.8"
         ),
     ] = None,
+    percentiles: Annotated[
+        bool, typer.Option("--percentiles", help="Show the 5th, 10th and 15th percentile of the clients.")
+    ] = False,
     jobs: Jobs = None,
     overwrite: Replace = False,
     quiet: Quiet = False,
@@ -63,7 +66,7 @@ def compare(
     from fedcue.config.layers import parse
     from fedcue.grid import grid as grids
     from fedcue.grid.compare import finished, run_grid
-    from fedcue.report import tables
+    from fedcue.report.comparison import compare_runs
 
     recipe, overrides = split_settings(settings)
     table = grids.compare_table(recipe)
@@ -79,7 +82,8 @@ def compare(
     todo = grid.jobs(folder)
     with GridProgress(console, quiet or as_json) as progress:
         problems = run_grid(todo, progress, at_once=jobs, overwrite=overwrite)
-    comparison = tables.compare(finished(todo), table.target if target is None else target)
+    goal = table.target if target is None else target
+    comparison = compare_runs(finished(todo), goal, percentiles)
     comparison.write(folder)
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), **comparison.plain()}))
