@@ -15,9 +15,9 @@ from support import SMALL
 import fedcue
 from fedcue.config import load
 from fedcue.errors import ConfigError
-from fedcue.federate.compare import difference
-from fedcue.federate.grid import Job
 from fedcue.federate.observer import Silent
+from fedcue.grid.cells import Cell
+from fedcue.grid.execute import difference
 
 SETTINGS = [*SMALL, "method=head", "rounds=3"]
 
@@ -101,7 +101,7 @@ def test_a_tracker_changes_no_result_and_is_no_other_run(tmp_path: Path) -> None
     tensors = [(r.folder / "model.safetensors").read_bytes() for r in (plain, logged)]
     assert tensors[0] == tensors[1]
     assert not (plain.folder / "log").exists()
-    assert difference(Job("head", {}, 0, logged_config, plain.folder)) == ""
+    assert difference(Cell("head", {}, 0, logged_config, plain.folder)) == ""
     fedcue.run(load("default", SETTINGS), tmp_path / "logged", overwrite=True)
     assert not (tmp_path / "logged" / "log").exists()
 

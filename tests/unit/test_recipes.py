@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from fedcue.config import dump, load, read_recipe, recipes
-from fedcue.federate import grid as grids
 from fedcue.federate.cost import plan
+from fedcue.grid import options
+from fedcue.grid.cells import Cell, Grid
 from fedcue.registry import METHODS
 from fedcue.report.paper import QUOTED, paper_numbers
 
@@ -20,10 +21,10 @@ MAIN = ["cifar100-pathological", "tinyimagenet-pathological", "domainnet", "inat
 MACHINE = 80.0  # GFLOP/s of a core
 
 
-def jobs(name: str, scale: str) -> list[grids.Job]:
-    table = grids.compare_table(name)
-    methods = grids.read_methods(None, table.methods)
-    return grids.Grid(name, {"scale": scale}, methods, (0,), table.sweep).jobs(Path("nowhere"))
+def cells_of(name: str, scale: str) -> list[Cell]:
+    table = options.compare_table(name)
+    methods = options.read_methods(None, table.methods)
+    return Grid(name, {"scale": scale}, methods, (0,), table.sweep).cells(Path("nowhere"))
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -38,26 +39,27 @@ def test_the_first_line_is_the_command_that_runs_it(name: str) -> None:
 def test_the_whole_grid_is_valid_at_both_scales(name: str) -> None:
     assert dump(load(name, ["scale=paper"])) == dump(load(name))
     for scale in ("paper", "cpu"):
-        assert jobs(name, scale)
+        assert cells_of(name, scale)
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_the_papers_numbers_belong_to_runs_of_the_grid(name: str) -> None:
-    cells = {(job.method, job.variant) for job in jobs(name, "paper")}
+    planned = {(cell.method, cell.variant) for cell in cells_of(name, "paper")}
     for method, found in read_recipe(name)[1].get("paper", {}).items():
         variants = {key: value for key, value in found.items() if isinstance(value, dict)}
         for variant in variants or {"": found}:
-            assert (method, variant) in cells
+            assert (method, variant) in planned
 
 
 @pytest.mark.parametrize("name", [name for name in OURS if "paper" in read_recipe(name)[1]])
 @pytest.mark.parametrize("scale", ["paper", "cpu"])
 def test_the_papers_numbers_are_found_for_every_run(name: str, scale: str) -> None:
     table = read_recipe(name)[1]["paper"]
-    for job in jobs(name, scale):
-        cell = table.get(job.method, {}).get(job.variant, {}) if job.variant else table.get(job.method, {})
-        expected = {measure: cell[key] for measure, key in QUOTED.items() if key in cell}
-        assert paper_numbers(json.loads(json.dumps(dump(job.config)))) == expected
+    for cell in cells_of(name, scale):
+        own = table.get(cell.method, {})
+        numbers = own.get(cell.variant, {}) if cell.variant else own
+        expected = {measure: numbers[key] for measure, key in QUOTED.items() if key in numbers}
+        assert paper_numbers(json.loads(json.dumps(dump(cell.config)))) == expected
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -61,22 +61,23 @@ def compare(
     """
     from fedcue.cli.grid_progress import GridProgress
     from fedcue.config import parse
-    from fedcue.federate import grid as grids
-    from fedcue.federate.compare import finished, run_grid
+    from fedcue.grid import options
+    from fedcue.grid.cells import Grid
+    from fedcue.grid.execute import finished, run_grid
     from fedcue.report import tables
 
     recipe, overrides = split_settings(settings)
-    table = grids.compare_table(recipe)
-    grid = grids.Grid(
+    table = options.compare_table(recipe)
+    grid = Grid(
         recipe,
         parse(overrides),
-        grids.read_methods(methods, table.methods),
-        grids.read_seeds(seeds, table.seeds),
+        options.read_methods(methods, table.methods),
+        options.read_seeds(seeds, table.seeds),
         table.sweep,
     )
     folder = out or Path("runs") / f"compare-{Path(recipe).stem}"
     console = Console(stderr=as_json, soft_wrap=True)
-    todo = grid.jobs(folder)
+    todo = grid.cells(folder)
     with GridProgress(console, quiet or as_json) as progress:
         problems = run_grid(todo, progress, at_once=jobs, overwrite=overwrite)
     comparison = tables.compare(finished(todo), table.target if target is None else target)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from fedcue.config import dump, flat, resolve
 from fedcue.errors import ConfigError, RunFolderError
-from fedcue.federate.grid import show
 from fedcue.federate.rehearsal import rehearse
 from fedcue.federate.roster import Roster
+from fedcue.record.names import as_typed
 from fedcue.settings import Evaluation, RunConfig
 from fedcue.types import ServerState
 
@@ -79,5 +79,5 @@ def difference(config: RunConfig, folder: Path, free: tuple[str, ...]) -> str:
     there, asked = (flat(table) for table in (there, dump(config)))
     for key in [*asked, *there]:
         if there.get(key) != asked.get(key) and not {key, key.partition(".")[0]} & set(free):
-            return f"there {key}={show(there.get(key))}, asked for {key}={show(asked.get(key))}"
+            return f"there {key}={as_typed(there.get(key))}, asked for {key}={as_typed(asked.get(key))}"
     return ""

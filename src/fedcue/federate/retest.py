@@ -15,10 +15,10 @@ from fedcue.errors import ConfigError, RunFolderError
 from fedcue.federate.evaluation import Evaluation
 from fedcue.federate.executor import Executor
 from fedcue.federate.federation import Federation
-from fedcue.federate.grid import folder_name
 from fedcue.federate.predict import load_memories
 from fedcue.federate.run import Result, describe_model
 from fedcue.record.folder import RunFolder, read_metrics, read_summary
+from fedcue.record.names import folder_name
 from fedcue.settings import RunConfig
 from fedcue.types import ServerState
 

@@ -18,9 +18,9 @@ from typing import Any, Literal, Protocol
 from fedcue.config import dump, resolve
 from fedcue.errors import FedcueError, Interrupted, RunFolderError
 from fedcue.federate import begin
-from fedcue.federate.grid import Job
 from fedcue.federate.roster import Roster
 from fedcue.federate.run import run
+from fedcue.grid.cells import Cell
 from fedcue.record.files import explained
 
 State = Literal["finished", "stopped", "new", "other"]
@@ -36,56 +36,56 @@ PRELOAD = (__name__, "sklearn.datasets", "torch._dynamo")
 class Watcher(Protocol):
     """Something that watches a grid, such as a progress display."""
 
-    def planned(self, jobs: Sequence[Job], todo: Sequence[Job]) -> None:
+    def planned(self, cells: Sequence[Cell], todo: Sequence[Cell]) -> None:
         """Learn which runs there are and which of them are still to be done."""
 
-    def began(self, job: Job) -> None:
+    def began(self, cell: Cell) -> None:
         """Learn that a run has begun."""
 
-    def finished_round(self, job: Job, record: Mapping[str, Any]) -> None:
+    def finished_round(self, cell: Cell, record: Mapping[str, Any]) -> None:
         """Learn a round's metrics."""
 
-    def ended(self, job: Job, problem: str | None) -> None:
+    def ended(self, cell: Cell, problem: str | None) -> None:
         """Learn that a run is finished, or why it is not."""
 
 
 def run_grid(
-    jobs: Sequence[Job], watcher: Watcher, *, at_once: int | None = None, overwrite: bool = False
+    cells: Sequence[Cell], watcher: Watcher, *, at_once: int | None = None, overwrite: bool = False
 ) -> dict[Path, str]:
     """Run what is not finished yet; return what went wrong, by folder. Nothing runs if a folder is taken."""
-    states = {job.folder: state_of(job) for job in jobs}
-    taken = [job for job in jobs if states[job.folder] == "other"]
+    states = {cell.folder: state_of(cell) for cell in cells}
+    taken = [cell for cell in cells if states[cell.folder] == "other"]
     if taken and not overwrite:
         raise RunFolderError(
             f"{taken[0].folder} holds something else: {difference(taken[0])}. "
             "Give another --out, or --overwrite to replace runs that differ."
         )
-    todo = [job for job in jobs if states[job.folder] != "finished"]
-    for parent in {job.folder.parent for job in todo}:
+    todo = [cell for cell in cells if states[cell.folder] != "finished"]
+    for parent in {cell.folder.parent for cell in todo}:
         with explained(parent):
             parent.mkdir(parents=True, exist_ok=True)
-    watcher.planned(jobs, todo)
+    watcher.planned(cells, todo)
     cores = len(os.sched_getaffinity(0))
-    each = max((job.config.workers for job in todo), default=0)
+    each = max((cell.config.workers for cell in todo), default=0)
     at_once = min(at_once or max(1, cores // max(each, 1)), max(len(todo), 1))
-    return _run_all([_Task(job, states[job.folder], at_once) for job in todo], at_once, watcher)
+    return _run_all([_Task(cell, states[cell.folder], at_once) for cell in todo], at_once, watcher)
 
 
-def state_of(job: Job) -> State:
+def state_of(cell: Cell) -> State:
     """Look into a run's folder."""
-    entries = {entry.name for entry in job.folder.iterdir()} if job.folder.is_dir() else set()
-    if entries <= {".lock"} and not job.folder.is_file():
+    entries = {entry.name for entry in cell.folder.iterdir()} if cell.folder.is_dir() else set()
+    if entries <= {".lock"} and not cell.folder.is_file():
         return "new"
-    if "config.toml" not in entries or difference(job):
+    if "config.toml" not in entries or difference(cell):
         return "other"
-    if _readable(job.folder / "summary.json"):
+    if _readable(cell.folder / "summary.json"):
         return "finished"
     return "stopped"
 
 
-def difference(job: Job) -> str:
-    """Say how the configuration in a run's folder differs from the job's, or nothing."""
-    return begin.difference(job.config, job.folder, NO_EFFECT)
+def difference(cell: Cell) -> str:
+    """Say how the configuration in a run's folder differs from the cell's, or nothing."""
+    return begin.difference(cell.config, cell.folder, NO_EFFECT)
 
 
 def _readable(summary: Path) -> bool:
@@ -97,19 +97,19 @@ def _readable(summary: Path) -> bool:
 
 @dataclass(frozen=True)
 class _Task:
-    """A job with how to begin it."""
+    """A cell with how to begin it."""
 
-    job: Job
+    cell: Cell
     state: State
     at_once: int
 
     def arguments(self) -> tuple[dict[str, Any], str, dict[str, bool]]:
         """Return plain settings, folder and flags for another process."""
-        settings = dump(self.job.config)
+        settings = dump(self.cell.config)
         if self.at_once > 1:
             settings["workers"] = settings["workers"] or 1
-        begun = self.state == "stopped" and any((self.job.folder / "checkpoints").glob("round-*.ckpt"))
-        return settings, str(self.job.folder), {"resume": begun, "overwrite": not begun}
+        begun = self.state == "stopped" and any((self.cell.folder / "checkpoints").glob("round-*.ckpt"))
+        return settings, str(self.cell.folder), {"resume": begun, "overwrite": not begun}
 
 
 @dataclass
@@ -129,16 +129,16 @@ def _run_all(tasks: Sequence[_Task], at_once: int, watcher: Watcher) -> dict[Pat
             while waiting and len(active) < at_once:
                 connection, begun = _begin(waiting.pop(0))
                 active[connection] = begun
-                watcher.began(begun.task.job)
+                watcher.began(begun.task.cell)
             for ready in wait(list(active)):
                 assert isinstance(ready, Connection)
                 if _listen(ready, active[ready], watcher):
                     continue
                 ended = active.pop(ready)
                 ended.process.join()
-                watcher.ended(ended.task.job, ended.problem)
+                watcher.ended(ended.task.cell, ended.problem)
                 if ended.problem is not None:
-                    problems[ended.task.job.folder] = ended.problem
+                    problems[ended.task.cell.folder] = ended.problem
     finally:
         for left in active.values():
             left.process.terminate()
@@ -165,7 +165,7 @@ def _listen(connection: Connection, active: _Active, watcher: Watcher) -> bool:
         connection.close()
         return False
     if kind == "round":
-        watcher.finished_round(active.task.job, content)
+        watcher.finished_round(active.task.cell, content)
     else:
         active.problem = content
     return True
@@ -206,10 +206,10 @@ def _work(settings: dict[str, Any], folder: str, flags: dict[str, bool], connect
         connection.send(("end", f"{type(error).__name__}: {error} (details in {log})"))
 
 
-def finished(jobs: Sequence[Job]) -> dict[tuple[str, str], list[Path]]:
+def finished(cells: Sequence[Cell]) -> dict[tuple[str, str], list[Path]]:
     """Return the folders of the finished runs by method and variant, in the order of the grid."""
-    groups: dict[tuple[str, str], list[Path]] = {(job.method, job.variant): [] for job in jobs}
-    for job in jobs:
-        if state_of(job) == "finished":
-            groups[job.method, job.variant].append(job.folder)
+    groups: dict[tuple[str, str], list[Path]] = {(cell.method, cell.variant): [] for cell in cells}
+    for cell in cells:
+        if state_of(cell) == "finished":
+            groups[cell.method, cell.variant].append(cell.folder)
     return groups

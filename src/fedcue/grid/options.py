@@ -1,28 +1,18 @@
-"""A grid of runs on one recipe: methods x changed settings x seeds, each with a folder of its own."""
+"""What a grid is asked to run: from the command line, or from the recipe's ``[compare]`` table."""
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
 
-from fedcue.config import parse, read_recipe, resolve
+from fedcue.config import parse, read_recipe
 from fedcue.errors import ConfigError
+from fedcue.grid.cells import Values
 from fedcue.registry import METHODS, PAPER_METHODS, Options
-from fedcue.settings import RunConfig
-
-Values = Mapping[str, tuple[Any, ...]]
-"""Settings by dotted key, each with the values it takes in turn."""
-
-RESERVED = ("method", "method.name", "seed")
 
 
 class CompareTable(Options):
@@ -32,57 +22,6 @@ class CompareTable(Options):
     seeds: tuple[int, ...] = (0, 1, 2)
     target: float = Field(default=0.8, gt=0, le=1)
     sweep: dict[str, Any] = {}
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run of a grid."""
-
-    method: str
-    changes: Mapping[str, Any]
-    seed: int
-    config: RunConfig
-    folder: Path
-
-    @property
-    def variant(self) -> str:
-        """The changed settings as text, such as ``method.temperature=0.1``."""
-        return describe(self.changes)
-
-    @property
-    def label(self) -> str:
-        """What people call this run."""
-        return " ".join(filter(None, [self.method, self.variant, f"seed {self.seed}"]))
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Which methods, changes and seeds are run on which recipe."""
-
-    recipe: str
-    overrides: Mapping[str, Any]
-    methods: tuple[str, ...]
-    seeds: tuple[int, ...]
-    values: Values
-
-    def jobs(self, out: Path) -> list[Job]:
-        """Return every run in order; raise one error with all that is wrong with any of them."""
-        name, settings = read_recipe(self.recipe)
-        for key in (*self.overrides, *self.values):
-            if key in RESERVED:
-                raise ConfigError(f"{key}= cannot be set in a grid. Give --methods and --seeds instead.")
-        jobs: list[Job] = []
-        problems: dict[str, str] = {}
-        for method, changes, seed in itertools.product(self.methods, product_of(self.values), self.seeds):
-            overrides = {"method": method, **self.overrides, **changes, "seed": seed}
-            folder = out / folder_name(method, changes, seed)
-            try:
-                jobs.append(Job(method, changes, seed, resolve(settings, overrides, name), folder))
-            except ConfigError as error:
-                problems.setdefault(str(error), method)
-        if problems:
-            raise ConfigError("\n".join(f"{method}: {problem}" for problem, method in problems.items()))
-        return jobs
 
 
 def compare_table(recipe: str) -> CompareTable:
@@ -154,27 +93,3 @@ def read_values(texts: Iterable[str]) -> Values:
             found = [parse([f"{key}={part.strip()}"])[key] for part in listed.split(",")]
         values[key] = tuple(found)
     return values
-
-
-def product_of(values: Values) -> list[dict[str, Any]]:
-    """Return every combination of the values, the last key changing fastest."""
-    return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
-
-
-def describe(changes: Mapping[str, Any]) -> str:
-    """Return settings as text: ``key=value key=value``."""
-    return " ".join(f"{key}={show(value)}" for key, value in changes.items())
-
-
-def show(value: Any) -> str:
-    """Return a setting's value as it would be typed."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def folder_name(method: str, changes: Mapping[str, Any], seed: int) -> str:
-    """Return a run's folder: letters, digits and ``._=+-`` only; a digest where that loses something."""
-    whole = "-".join([method, *(f"{key}={show(value)}" for key, value in changes.items())])
-    plain = re.sub(r"[^A-Za-z0-9._=+-]+", "_", whole).lstrip(".")[:100]
-    if plain != whole:
-        plain += "-" + hashlib.sha256(whole.encode()).hexdigest()[:8]
-    return f"{plain}-seed{seed}"

@@ -1,0 +1,1 @@
+"""Grids of runs: methods, variants and seeds compared; settings chosen on validation images."""
