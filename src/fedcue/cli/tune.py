@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedcue.cli.arguments import Json, Quiet, Settings, split_settings
-from fedcue.cli.compare import Jobs, Methods, Replace, print_wide, report
+from fedcue.cli.compare import Jobs, Methods, Replace
+from fedcue.cli.grid_output import print_wide, report
 
 if TYPE_CHECKING:
     from fedcue.grid.tune import Choice

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import signal
-import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -15,21 +12,18 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from fedcue.config import dump, resolve
-from fedcue.errors import FedcueError, Interrupted, RunFolderError
+from fedcue.config import dump
+from fedcue.errors import RunFolderError
 from fedcue.federate import begin
-from fedcue.federate.roster import Roster
-from fedcue.federate.run import run
 from fedcue.grid.cells import Cell
+from fedcue.grid.identity import PLACES
+from fedcue.grid.worker import Retest, Start, Task, work
 from fedcue.record.files import explained
 
 State = Literal["finished", "stopped", "new", "other"]
 """What lies in a run's folder: its result, a part of it, nothing, or something else."""
 
-NO_EFFECT = ("environment", "workers", "log")
-"""Settings in ``config.toml`` on which a result does not depend."""
-
-PRELOAD = (__name__, "sklearn.datasets", "torch._dynamo")
+PRELOAD = ("fedcue.grid.worker", "sklearn.datasets", "torch._dynamo")
 """Imported once and shared by all runs; the last two are otherwise imported by each run at first use."""
 
 
@@ -49,8 +43,17 @@ class Watcher(Protocol):
         """Learn that a run is finished, or why it is not."""
 
 
+Retests = Mapping[Path, Sequence[Retest]]
+"""By the folder of a run what it is tested with when it is finished."""
+
+
 def run_grid(
-    cells: Sequence[Cell], watcher: Watcher, *, at_once: int | None = None, overwrite: bool = False
+    cells: Sequence[Cell],
+    watcher: Watcher,
+    *,
+    at_once: int | None = None,
+    overwrite: bool = False,
+    tests: Retests | None = None,
 ) -> dict[Path, str]:
     """Run what is not finished yet; return what went wrong, by folder. Nothing runs if a folder is taken."""
     states = {cell.folder: state_of(cell) for cell in cells}
@@ -60,15 +63,21 @@ def run_grid(
             f"{taken[0].folder} holds something else: {difference(taken[0])}. "
             "Give another --out, or --overwrite to replace runs that differ."
         )
-    todo = [cell for cell in cells if states[cell.folder] != "finished"]
+    todo = [cell for cell in cells if states[cell.folder] != "finished" or _untested(cell, tests or {})]
     for parent in {cell.folder.parent for cell in todo}:
         with explained(parent):
             parent.mkdir(parents=True, exist_ok=True)
     watcher.planned(cells, todo)
+    at_once = runs_at_once(todo, at_once)
+    planned = [(cell, _task(cell, states[cell.folder], at_once, tests or {})) for cell in todo]
+    return _run_all(planned, at_once, watcher)
+
+
+def runs_at_once(cells: Sequence[Cell], asked: int | None) -> int:
+    """Return how many runs go on at a time: as asked, or as many as the cores allow."""
     cores = len(os.sched_getaffinity(0))
-    each = max((cell.config.workers for cell in todo), default=0)
-    at_once = min(at_once or max(1, cores // max(each, 1)), max(len(todo), 1))
-    return _run_all([_Task(cell, states[cell.folder], at_once) for cell in todo], at_once, watcher)
+    each = max((cell.config.workers for cell in cells), default=0)
+    return min(asked or max(1, cores // max(each, 1)), max(len(cells), 1))
 
 
 def state_of(cell: Cell) -> State:
@@ -78,67 +87,67 @@ def state_of(cell: Cell) -> State:
         return "new"
     if "config.toml" not in entries or difference(cell):
         return "other"
-    if _readable(cell.folder / "summary.json"):
+    if _is_finished(cell.folder):
         return "finished"
     return "stopped"
 
 
 def difference(cell: Cell) -> str:
     """Say how the configuration in a run's folder differs from the cell's, or nothing."""
-    return begin.difference(cell.config, cell.folder, NO_EFFECT)
+    return begin.difference(cell.config, cell.folder, PLACES)
 
 
-def _readable(summary: Path) -> bool:
+def _is_finished(folder: Path) -> bool:
     try:
-        return isinstance(json.loads(summary.read_text(encoding="utf-8")), dict)
+        return isinstance(json.loads((folder / "summary.json").read_text(encoding="utf-8")), dict)
     except (OSError, ValueError, RecursionError):
         return False
 
 
-@dataclass(frozen=True)
-class _Task:
-    """A cell with how to begin it."""
+def _untested(cell: Cell, tests: Retests) -> list[Retest]:
+    return [test for test in tests.get(cell.folder, ()) if not _is_finished(test.folder)]
 
-    cell: Cell
-    state: State
-    at_once: int
 
-    def arguments(self) -> tuple[dict[str, Any], str, dict[str, bool]]:
-        """Return plain settings, folder and flags for another process."""
-        settings = dump(self.cell.config)
-        if self.at_once > 1:
-            settings["workers"] = settings["workers"] or 1
-        begun = self.state == "stopped" and any((self.cell.folder / "checkpoints").glob("round-*.ckpt"))
-        return settings, str(self.cell.folder), {"resume": begun, "overwrite": not begun}
+def _task(cell: Cell, state: State, at_once: int, tests: Retests) -> Task:
+    """Return what a process is to do for a run."""
+    settings = dump(cell.config)
+    if at_once > 1:
+        settings["workers"] = settings["workers"] or 1
+    start: Start = "new"
+    if state == "finished":
+        start = "finished"
+    elif state == "stopped" and any((cell.folder / "checkpoints").glob("round-*.ckpt")):
+        start = "resume"
+    return Task(settings, cell.folder, start, tuple(_untested(cell, tests)))
 
 
 @dataclass
 class _Active:
     """A run in another process."""
 
-    task: _Task
+    cell: Cell
     process: BaseProcess
     problem: str | None = "its process died (killed, or out of memory). Run the same command again to go on"
 
 
-def _run_all(tasks: Sequence[_Task], at_once: int, watcher: Watcher) -> dict[Path, str]:
-    waiting, problems = list(tasks), dict[Path, str]()
+def _run_all(planned: Sequence[tuple[Cell, Task]], at_once: int, watcher: Watcher) -> dict[Path, str]:
+    waiting, problems = list(planned), dict[Path, str]()
     active: dict[Connection, _Active] = {}
     try:
         while waiting or active:
             while waiting and len(active) < at_once:
-                connection, begun = _begin(waiting.pop(0))
+                connection, begun = _begin(*waiting.pop(0))
                 active[connection] = begun
-                watcher.began(begun.task.cell)
+                watcher.began(begun.cell)
             for ready in wait(list(active)):
                 assert isinstance(ready, Connection)
                 if _listen(ready, active[ready], watcher):
                     continue
                 ended = active.pop(ready)
                 ended.process.join()
-                watcher.ended(ended.task.cell, ended.problem)
+                watcher.ended(ended.cell, ended.problem)
                 if ended.problem is not None:
-                    problems[ended.task.cell.folder] = ended.problem
+                    problems[ended.cell.folder] = ended.problem
     finally:
         for left in active.values():
             left.process.terminate()
@@ -146,15 +155,15 @@ def _run_all(tasks: Sequence[_Task], at_once: int, watcher: Watcher) -> dict[Pat
     return problems
 
 
-def _begin(task: _Task) -> tuple[Connection, _Active]:
+def _begin(cell: Cell, task: Task) -> tuple[Connection, _Active]:
     """Start a run in a process forked from a server that has imported everything once."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOAD))
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(*task.arguments(), theirs))
+    process = context.Process(target=work, args=(task, theirs))
     process.start()
     theirs.close()
-    return ours, _Active(task, process)
+    return ours, _Active(cell, process)
 
 
 def _listen(connection: Connection, active: _Active, watcher: Watcher) -> bool:
@@ -165,45 +174,10 @@ def _listen(connection: Connection, active: _Active, watcher: Watcher) -> bool:
         connection.close()
         return False
     if kind == "round":
-        watcher.finished_round(active.task.cell, content)
+        watcher.finished_round(active.cell, content)
     else:
         active.problem = content
     return True
-
-
-class _Sender:
-    """Watches a run in its own process; stops it when nobody listens any more."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-
-    def started(self, roster: Roster, folder: Path) -> None:
-        """Do nothing."""
-
-    def stage(self, name: str) -> None:
-        """Do nothing."""
-
-    def finished_round(self, record: Mapping[str, Any]) -> None:
-        """Send a round's metrics."""
-        self.connection.send(("round", dict(record)))
-
-
-def _work(settings: dict[str, Any], folder: str, flags: dict[str, bool], connection: Connection) -> None:
-    """Do one run in this process and send how it went."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    log = Path(f"{folder}.error.txt")
-    log.unlink(missing_ok=True)
-    try:
-        config = resolve(settings, name=settings["recipe"])
-        run(config, folder, observer=_Sender(connection), **flags)
-        connection.send(("end", None))
-    except FedcueError as error:
-        connection.send(("end", str(error)))
-    except (KeyboardInterrupt, Interrupted, BrokenPipeError):
-        sys.exit(1)
-    except Exception as error:
-        log.write_text(traceback.format_exc(), encoding="utf-8")
-        connection.send(("end", f"{type(error).__name__}: {error} (details in {log})"))
 
 
 def finished(cells: Sequence[Cell]) -> dict[tuple[str, str], list[Path]]:

@@ -11,8 +11,11 @@ from pydantic import Field, ValidationError
 
 from fedcue.config import parse, read_recipe
 from fedcue.errors import ConfigError
-from fedcue.grid.cells import Values
+from fedcue.grid.cells import ALL, Values, Variants
 from fedcue.registry import METHODS, PAPER_METHODS, Options
+
+BETWEEN_SETTINGS = re.compile(r"\s+(?=[\w.]+=)")
+"""What separates ``key=value`` from the next one; a value may hold spaces."""
 
 
 class CompareTable(Options):
@@ -22,6 +25,7 @@ class CompareTable(Options):
     seeds: tuple[int, ...] = (0, 1, 2)
     target: float = Field(default=0.8, gt=0, le=1)
     sweep: dict[str, Any] = {}
+    variants: dict[str, tuple[str, ...]] = {}
 
 
 def compare_table(recipe: str) -> CompareTable:
@@ -35,7 +39,8 @@ def compare_table(recipe: str) -> CompareTable:
         )
         raise ConfigError(
             f"[compare] of recipe {recipe!r} is not usable ({wrong}). It takes methods = [NAMES], "
-            "seeds = [NUMBERS], target = a share up to 1 and a table sweep of key = [VALUES]."
+            "seeds = [NUMBERS], target = a share up to 1, a table sweep of key = [VALUES] and a table "
+            'variants of METHOD = ["key=value key=value"].'
         ) from error
     return table.model_copy(update={"sweep": dict(_flatten(table.sweep))})
 
@@ -93,3 +98,35 @@ def read_values(texts: Iterable[str]) -> Values:
             found = [parse([f"{key}={part.strip()}"])[key] for part in listed.split(",")]
         values[key] = tuple(found)
     return values
+
+
+def read_variants(texts: Iterable[str] | None, table: CompareTable, methods: str | None) -> Variants:
+    """Return the variants of ``--variant "METHOD: key=value key=value"``; without it those of the recipe.
+
+    A text without a method is a variant of every method. Where ``--methods`` names some, the recipe's
+    variants of the others are left out.
+    """
+    if texts:
+        given = [_method_and_settings(text) for text in texts]
+    else:
+        given = [(method, text) for method, listed in table.variants.items() for text in listed]
+        if methods is not None:
+            named = read_methods(methods)
+            given = [(method, text) for method, text in given if method in (*named, ALL, "all")]
+    variants: dict[str, tuple[Mapping[str, Any], ...]] = {}
+    for method, text in given:
+        changes = parse(BETWEEN_SETTINGS.split(text.strip()))
+        if method in (ALL, "all"):
+            method = ALL
+        else:
+            METHODS.get(method)
+        variants[method] = (*variants.get(method, ()), changes)
+    return variants
+
+
+def _method_and_settings(text: str) -> tuple[str, str]:
+    """Split ``METHOD: key=value``; the colon in the name of a method from outside has no space after it."""
+    method, colon, settings = text.partition(": ")
+    if colon and "=" not in method:
+        return method.strip(), settings
+    return ALL, text

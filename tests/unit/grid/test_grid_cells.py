@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedcue.errors import ConfigError
+from fedcue.errors import ConfigError, RunFolderError
 from fedcue.grid import options
 from fedcue.grid.cells import Grid
+from fedcue.grid.compare import asked_for, check_earlier_table
 from fedcue.record.names import folder_name
 
 
@@ -98,3 +100,81 @@ def test_the_recipes_compare_table(tmp_path: Path) -> None:
         recipe.write_text(f"[compare]\n{wrong}\n")
         with pytest.raises(ConfigError, match="compare"):
             options.compare_table(str(recipe))
+
+
+# Variants
+
+
+def variants(*texts: str, methods: str | None = None, **recipe: tuple[str, ...]) -> dict[str, Any]:
+    table = options.CompareTable(variants=recipe)
+    found = options.read_variants(texts, table, methods)
+    return {method: list(map(dict, changes)) for method, changes in found.items()}
+
+
+def test_variants_are_read_with_their_method_or_for_all() -> None:
+    found = variants("pep: method.prior=uniform method.layers=[7, 8, 9]", "training.lr=0.5", "pep: rounds=3")
+    assert found == {
+        "pep": [{"method.prior": "uniform", "method.layers": [7, 8, 9]}, {"rounds": 3}],
+        "": [{"training.lr": 0.5}],
+    }
+
+
+def test_variants_are_the_recipes_where_none_are_given() -> None:
+    recipe = {"pep": ("rounds=1",), "head": ("rounds=2",), "all": ("rounds=3",)}
+    assert variants(**recipe) == {"pep": [{"rounds": 1}], "head": [{"rounds": 2}], "": [{"rounds": 3}]}
+    assert variants(methods="head", **recipe) == {"head": [{"rounds": 2}], "": [{"rounds": 3}]}
+    assert variants("pep: rounds=9", **recipe) == {"pep": [{"rounds": 9}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("pep: ", "key=value"), ("pepp: rounds=1", "Did you mean 'pep'"), ("rounds", "key=value")],
+)
+def test_bad_variants_are_explained(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        variants(text)
+
+
+def test_a_method_is_followed_by_its_variants(tmp_path: Path) -> None:
+    found = {"head": ({"rounds": 2},), "pep": ({"rounds": 3},), "": ({"rounds": 4},)}
+    grid = Grid("default", {}, ("pep",), (0,), {}, found)
+    assert [(cell.method, cell.variant, cell.config.rounds) for cell in grid.cells(tmp_path)] == [
+        ("pep", "", 12),
+        ("pep", "rounds=4", 4),
+        ("pep", "rounds=3", 3),
+        ("head", "rounds=2", 2),
+    ]
+    with pytest.raises(ConfigError, match="seed= cannot be set in a grid"):
+        Grid("default", {}, ("pep",), (0,), {}, {"pep": ({"seed": 2},)}).cells(tmp_path)
+
+
+# Several recipes, and the table that was there before
+
+
+def test_recipes_come_first_and_settings_are_for_all_of_them() -> None:
+    asked = asked_for(["default", "cifar100-pathological", "rounds=3"], "head", "0,1", None, None)
+    assert [(one.name, one.grid.overrides, one.target) for one in asked] == [
+        ("default", {"rounds": 3}, 0.8),
+        ("cifar100-pathological", {"rounds": 3}, 0.83),
+    ]
+    assert [one.name for one in asked_for(["rounds=3"])] == ["default"]
+    assert asked_for(["default"], target=0.5)[0].target == 0.5
+
+
+def test_two_recipes_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "default.toml").write_text('base = "default"\n')
+    with pytest.raises(ConfigError, match="Two recipes are called 'default'"):
+        asked_for(["default", str(tmp_path / "default.toml")])
+
+
+def test_a_table_with_rows_that_would_be_lost_is_not_replaced(tmp_path: Path) -> None:
+    cells = Grid("default", {}, ("pep", "head"), (0, 1), {}).cells(tmp_path)
+    check_earlier_table(tmp_path, cells)
+    rows = [{"method": "pep", "variant": "", "seeds": [0, 1]}, {"method": "head", "variant": "", "seeds": []}]
+    (tmp_path / "compare.json").write_text(json.dumps({"rows": rows}))
+    check_earlier_table(tmp_path, cells)
+    for other in (cells[2:], cells[:1]):
+        with pytest.raises(
+            RunFolderError, match=r"a row that this command does not make \(pep seed [01]\).*--overwrite"
+        ):
+            check_earlier_table(tmp_path, other)

@@ -11,7 +11,7 @@ import tomli_w
 
 from fedcue.config import dump, load
 from fedcue.errors import RunFolderError
-from fedcue.grid import execute
+from fedcue.grid import worker
 from fedcue.grid.cells import Cell
 from fedcue.grid.execute import difference, run_grid, state_of
 
@@ -72,10 +72,10 @@ def test_an_unexpected_failure_is_told_and_kept(tmp_path: Path, monkeypatch: pyt
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("no")
 
-    monkeypatch.setattr(execute, "run", fail)
+    monkeypatch.setattr(worker, "run", fail)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     ours, theirs = Pipe(duplex=False)
-    execute._work(dump(load()), str(tmp_path / "run"), {}, theirs)
+    worker.work(worker.Task(dump(load()), tmp_path / "run", "new"), theirs)
     log = tmp_path / "run.error.txt"
     assert ours.recv() == ("end", f"ZeroDivisionError: no (details in {log})")
     assert "Traceback" in log.read_text()
