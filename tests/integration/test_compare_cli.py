@@ -218,7 +218,7 @@ def test_a_row_is_what_run_and_evaluate_say(fedcue: Command, small: list[str], t
 def test_several_recipes_share_a_call(fedcue: Command, small: list[str], tmp_path: Path) -> None:
     (tmp_path / "other.toml").write_text('base = "default"\n[training]\nlr = 0.3\n')
     command = ["compare", "default", "other.toml", *small, "--methods", "head", "--seeds", "0"]
-    code, text, errors = fedcue(*command, "--out", "out")
+    code, _, errors = fedcue(*command, "--out", "out")
     assert code == 0, errors
     for name in ("default", "other"):
         assert (tmp_path / "out" / name / "compare.md").is_file()
