@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from machine import circumstances
 
-from fedcue.federate.bench import BenchClient, Job, best_times, mixing_macs, plain_forward_macs
+from fedcue.plan.bench import BenchClient, Job, best_times, mixing_macs, plain_forward_macs
 
 
 def measure(job: Job, seconds: float) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from fedcue.data.images import decode
-from fedcue.federate.executor import Executor
-from fedcue.federate.federation import Federation
+from fedcue.rounds.executor import Executor
+from fedcue.clients.federation import Federation
 from fedcue.types import ClientMemory, ServerState
 
 OneRound = Callable[[int, Parameters], Parameters]

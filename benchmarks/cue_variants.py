@@ -14,13 +14,13 @@ from pydantic import Field
 from torch import Tensor
 
 from fedcue.aggregate.mean import Combine, sum_updates
-from fedcue.aggregate.prototypes import first_prototypes, move_prototypes, prototype_head, whitening
+from fedcue.aggregate.class_means import first_prototypes, move_prototypes, prototype_head, whitening
 from fedcue.methods.base import Visit, classify, initial_prompts
 from fedcue.methods.cue import Cue
 from fedcue.model.prompted import Insertion, PromptedViT, Prompter
 from fedcue.model.prompts import class_scores
-from fedcue.train.samples import Batch
-from fedcue.types import ClientMemory, Download, ServerState, Setting, Tensors, Update
+from fedcue.train.batches import Batch
+from fedcue.types import ClientMemory, Download, ServerState, Sizes, Tensors, Update
 
 
 class Mixed(Cue):

@@ -13,8 +13,8 @@ from flwr.common.serde import message_to_proto
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedcue
-from fedcue.federate.roster import Roster
-from fedcue.federate.sampling import sample_clients
+from fedcue.clients.roster import Roster
+from fedcue.clients.sampling import sample_clients
 from fedcue.flower.messages import Order, Outcome, write_orders, write_outcomes
 from fedcue.flower.replies import expected_replies
 from fedcue.flower.terms import Terms

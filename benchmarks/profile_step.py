@@ -15,7 +15,7 @@ import torch
 from machine import circumstances
 from torch.profiler import ProfilerActivity, profile
 
-from fedcue.federate.bench import BenchClient, Job
+from fedcue.plan.bench import BenchClient, Job
 
 KINDS = {
     "matrix products": ("addmm", "aten::mm", "bmm", "linear"),

@@ -24,11 +24,12 @@ import torch
 from machine import circumstances
 
 import fedcue
-from fedcue.federate.executor import Executor
-from fedcue.federate.federation import Federation
-from fedcue.federate.run import Run, Silent
-from fedcue.federate.sampling import sample_clients
-from fedcue.memory import peak_memory_mb
+from fedcue.rounds.executor import Executor
+from fedcue.clients.federation import Federation
+from fedcue.rounds.loop import Run
+from fedcue.rounds.observers import Silent
+from fedcue.clients.sampling import sample_clients
+from fedcue.machine import peak_memory_mb
 from fedcue.record.folder import RunFolder
 
 SETTINGS = [

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 import fedcue
 from fedcue.data.client import make_clients
 from fedcue.data.images import pixels
-from fedcue.federate.sampling import sample_clients
+from fedcue.clients.sampling import sample_clients
 from fedcue.model.backbone import load_backbone
 from fedcue.model.vit import VisionTransformer
 from fedcue.rng import rng, torch_rng
-from fedcue.types import Setting
+from fedcue.types import Sizes
 
 Parameters = dict[str, Tensor]
 PROMPTS = "shared_prompts"

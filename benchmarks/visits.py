@@ -25,7 +25,7 @@ from machine import circumstances
 from task import Parameters, Task, difference
 
 import fedcue
-from fedcue.federate.federation import Federation
+from fedcue.clients.federation import Federation
 from fedcue.types import ClientMemory, ServerState
 
 Visit = Callable[[int, int, Parameters], Parameters]

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedcue
-from fedcue.federate.federation import Federation
-from fedcue.federate.sampling import sample_clients
+from fedcue.clients.federation import Federation
+from fedcue.clients.sampling import sample_clients
 from fedcue.rng import torch_rng
 
 LAYERS, TEMPERATURE, PERIOD, MOMENTUM = (4, 5, 6), 0.05, 10, 0.5

@@ -17,8 +17,8 @@ import fedcue
 from fedcue.methods.base import Method, initial_prompts
 from fedcue.model.prompted import PromptedViT, Prompter
 from fedcue.model.prompts import shallow
-from fedcue.train.samples import Batch
-from fedcue.types import ClientMemory, Download, Setting, Tensors
+from fedcue.train.batches import Batch
+from fedcue.types import ClientMemory, Download, Sizes, Tensors
 
 
 class SideBySide(Method):

@@ -22,7 +22,7 @@ from statistics import fmean, stdev
 
 import tomli_w
 
-from fedcue.config import read_recipe, recipes
+from fedcue.config.recipes import read_recipe, recipes
 from fedcue.record.folder import read_metrics
 from fedcue.report import tables
 from fedcue.report.catalogue import build

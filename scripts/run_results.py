@@ -21,7 +21,7 @@ from pathlib import Path
 
 from results import keep
 
-from fedcue.config import load
+from fedcue.config.layers import load
 
 PLAN = Path(__file__).with_name("results_plan.toml")
 FEDCUE = [sys.executable, "-m", "fedcue"]

@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "fedcue"
 ORDER = [
     "errors", "rng", "registry", "types", "memory", "settings", "config", "data", "model", "train", "aggregate", "methods",
-    "evaluate", "record", "track", "federate", "grid", "report", "flower", "cli",
+    "evaluate", "record", "track", "federate", "report", "flower", "cli",
 ]  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))
 

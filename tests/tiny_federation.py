@@ -12,9 +12,9 @@ from fedcue.methods.base import Method, Visit
 from fedcue.model.prompted import Prefix, PromptedViT, no_prompts
 from fedcue.model.vit import Architecture, VisionTransformer
 from fedcue.rng import torch_rng
-from fedcue.settings import Training
-from fedcue.train.samples import Samples
-from fedcue.types import ClientMemory, ServerState, Setting, Update
+from fedcue.train.settings import Training
+from fedcue.train.batches import Samples
+from fedcue.types import ClientMemory, ServerState, Sizes, Update
 
 TINY = Architecture(width=32, depth=8, heads=2, patch=4, image_size=8, hidden=64)
 CLASSES, CLIENTS, HELD_OUT = 4, 4, 3

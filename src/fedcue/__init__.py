@@ -7,12 +7,13 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedcue.config import load as configure
+    from fedcue.after.predict import Model, load
+    from fedcue.config.layers import load as configure
+    from fedcue.config.settings import RunConfig
     from fedcue.errors import FedcueError
-    from fedcue.federate.predict import Model, load
-    from fedcue.federate.run import Result, run
     from fedcue.methods.base import Method
-    from fedcue.settings import RunConfig
+    from fedcue.rounds.loop import run
+    from fedcue.rounds.result import Result
 
 __version__ = version("fedcue")
 __all__ = ["FedcueError", "Method", "Model", "Result", "RunConfig", "configure", "load", "run"]
@@ -20,18 +21,23 @@ __all__ = ["FedcueError", "Method", "Model", "Result", "RunConfig", "configure",
 _HOME = {
     "FedcueError": ("fedcue.errors", "FedcueError"),
     "Method": ("fedcue.methods.base", "Method"),
-    "Model": ("fedcue.federate.predict", "Model"),
-    "Result": ("fedcue.federate.run", "Result"),
-    "RunConfig": ("fedcue.settings", "RunConfig"),
-    "configure": ("fedcue.config", "load"),
-    "load": ("fedcue.federate.predict", "load"),
-    "run": ("fedcue.federate.run", "run"),
+    "Model": ("fedcue.after.predict", "Model"),
+    "Result": ("fedcue.rounds.result", "Result"),
+    "RunConfig": ("fedcue.config.settings", "RunConfig"),
+    "configure": ("fedcue.config.layers", "load"),
+    "load": ("fedcue.after.predict", "load"),
+    "run": ("fedcue.rounds.loop", "run"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that ``import fedcue`` is fast."""
+    """Import a public name when it is first used: ``import fedcue`` is fast."""
     if name not in _HOME:
         raise AttributeError(f"module 'fedcue' has no attribute {name!r}")
     module, attribute = _HOME[name]
     return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted([*__all__, "__version__"])

@@ -104,7 +104,7 @@ METHODS = Registry(
         "sgpt": "fedcue.methods.sgpt:SGPT",
         "pfedpg": "fedcue.methods.pfedpg:PFedPG",
         "ppt": "fedcue.methods.ppt:PPT",
-        "pep": "fedcue.methods.pep:PEP",
+        "pep": "fedcue.methods.pep_variants:PEPVariants",
         "ncm": "fedcue.methods.ncm:NCM",
         "cue": "fedcue.methods.cue:Cue",
     },
@@ -138,11 +138,11 @@ AGGREGATES = Registry(
 )
 PRIVACY = Registry(
     "privacy",
-    "fedcue.aggregate.privacy:Privacy",
+    "fedcue.privacy.mechanisms:Privacy",
     {
-        "none": "fedcue.aggregate.privacy:Privacy",
-        "paper": "fedcue.aggregate.privacy:PaperNoise",
-        "dp": "fedcue.aggregate.privacy:DifferentialPrivacy",
+        "none": "fedcue.privacy.mechanisms:Privacy",
+        "paper": "fedcue.privacy.mechanisms:PaperNoise",
+        "dp": "fedcue.privacy.mechanisms:DifferentialPrivacy",
     },
 )
 PARTITIONS = Registry(

@@ -1,24 +1,25 @@
-"""The frozen objects that travel between server and clients: named tensors and a few numbers."""
+"""What travels between server and clients, how a method declares it, and its one encoding."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from torch import Tensor, device
 
 Tensors = Mapping[str, Tensor]
 """Named tensors; the names are the paper's nouns (``head``, ``shared_prompts``, ``prototypes``)."""
 
-Kind = Literal["shared", "own", "class_sums", "class_counts"]
-"""What an uploaded tensor is: a trained copy of one that all clients were sent, or that only this
-client was sent; or statistics of the client's images by class."""
+Kind = Literal["shared", "own", "class_sums", "class_counts", "moments"]
+"""What an uploaded tensor is for privacy and robust rules: a trained copy of one that all clients were
+sent (``shared``), a change of one that only this client was sent (``own``), or statistics of its images."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """The sizes a method needs to make its tensors."""
+class Sizes:
+    """The sizes of model and task from which a method's tensors follow."""
 
     classes: int
     width: int
@@ -26,6 +27,131 @@ class Setting:
     patch: int
     clients: int
     domains: int = 1
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor of a method, declared once: everything else is derived from this line."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    """Sizes by axis; ``None`` where there is a row for each client visited so far."""
+    first: Callable[[int], Tensor] | None = None
+    """From the seed to the value before round 0; none if the method's ``start`` makes it."""
+    stored: bool = False
+    """The server keeps it between rounds."""
+    sent: bool = False
+    """A client is sent it at the start of a visit."""
+    trained: bool = False
+    """A client trains it."""
+    returned: bool = False
+    """A client sends it back after a visit."""
+    replied: bool = False
+    """A client sends it before round 0."""
+    kept: bool = False
+    """A client keeps it between visits and never sends it."""
+    rows: int | None = None
+    """The class axis, where a client needs and changes only its own classes' rows."""
+    seldom: bool = False
+    """It changes in few rounds."""
+    weighted: bool = True
+    """The clients' weights apply to it in sums; otherwise each client counts once."""
+    kind: Kind | None = None
+    """What no kind is given for, no privacy and no robust rule admits."""
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True)
+class TensorTable:
+    """All tensors of a method, in the order in which they are declared."""
+
+    specs: tuple[TensorSpec, ...]
+
+    def __iter__(self) -> Iterator[TensorSpec]:
+        """Yield the specs."""
+        return iter(self.specs)
+
+    def __contains__(self, name: str) -> bool:
+        """Tell whether a tensor of this name is declared."""
+        return any(spec.name == name for spec in self.specs)
+
+    def __getitem__(self, name: str) -> TensorSpec:
+        """Return the spec of this name."""
+        return next(spec for spec in self.specs if spec.name == name)
+
+    @property
+    def sent(self) -> tuple[str, ...]:
+        """Names of what a client is sent."""
+        return tuple(spec.name for spec in self.specs if spec.sent)
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Names of what a client trains."""
+        return tuple(spec.name for spec in self.specs if spec.trained)
+
+    @property
+    def returned(self) -> tuple[str, ...]:
+        """Names of what a client sends back."""
+        return tuple(spec.name for spec in self.specs if spec.returned)
+
+    @property
+    def replied(self) -> tuple[str, ...]:
+        """Names of what a client sends before round 0."""
+        return tuple(spec.name for spec in self.specs if spec.replied)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Names of what stays at a client."""
+        return tuple(spec.name for spec in self.specs if spec.kept)
+
+    @property
+    def averaged(self) -> tuple[str, ...]:
+        """Names of what clients train and send back for a mean."""
+        return tuple(spec.name for spec in self.specs if spec.trained and spec.returned)
+
+    @property
+    def uploads(self) -> tuple[TensorSpec, ...]:
+        """What clients send, before round 0 or after a visit."""
+        return tuple(spec for spec in self.specs if spec.returned or spec.replied)
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """What the uploads are, by name; undeclared ones are left out."""
+        return {spec.name: spec.kind for spec in self.uploads if spec.kind is not None}
+
+    @property
+    def needs_each(self) -> bool:
+        """Whether the server's step needs every single update and not only sums."""
+        return any(spec.kind == "own" for spec in self.uploads)
+
+    @property
+    def class_axes(self) -> dict[str, int]:
+        """The class axis by name, for tensors of which a client needs its own classes' rows."""
+        return {spec.name: spec.rows for spec in self.specs if spec.rows is not None}
+
+    def first(self, seed: int) -> dict[str, Tensor]:
+        """Return the server's tensors before round 0, as far as they follow from the seed."""
+        return {spec.name: spec.first(seed) for spec in self.specs if spec.stored and spec.first}
+
+    def first_kept(self, seed: int) -> dict[str, Tensor]:
+        """Return what a client keeps before its first visit."""
+        return {spec.name: spec.first(seed) for spec in self.specs if spec.kept and spec.first}
+
+
+def take_rows(tensors: Tensors, axes: Mapping[str, int], classes: Tensor) -> dict[str, Tensor]:
+    """Return ``tensors`` with only these classes' rows of those that have a class axis."""
+    return {
+        name: tensor.index_select(axes[name], classes) if name in axes else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def put_rows(rows: Tensors, axes: Mapping[str, int], classes: Tensor, whole: Tensors) -> dict[str, Tensor]:
+    """Undo ``take_rows``: the rows go back to their classes in copies of the ``whole`` tensors."""
+    return {
+        name: whole[name].index_copy(axes[name], classes, tensor) if name in axes else tensor
+        for name, tensor in rows.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -48,12 +174,16 @@ class Download:
 
 @dataclass(frozen=True)
 class Update:
-    """What one client sends back: its tensors, how many samples it has, its mean training loss."""
+    """What one client sends back: its tensors, how many samples it has, its mean training loss.
+
+    ``kept`` is what the client remembers. It is no part of the message: the codec leaves it out.
+    """
 
     client: int
     samples: int
     tensors: Tensors
     loss: float | None = None
+    kept: Tensors = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

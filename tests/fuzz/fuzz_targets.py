@@ -35,17 +35,18 @@ from PIL import Image
 from support import SMALL
 
 import fedcue
-from fedcue.aggregate.accounting import Ledger
-from fedcue.config import dump, load, read_recipe, recipes, resolve
+from fedcue.privacy.accounting import Ledger
+from fedcue.config.layers import dump, load, resolve
+from fedcue.config.recipes import read_recipe, recipes
 from fedcue.data.images import decode
 from fedcue.data.named import Parquet
 from fedcue.data.sources import FileImages
 from fedcue.data.store import decode_images
-from fedcue.federate.begin import check_state, default_folder
-from fedcue.federate.federation import Federation
-from fedcue.federate.outline import Outline
-from fedcue.federate.predict import load as load_model
-from fedcue.federate.transport import Transport
+from fedcue.rounds.resume import check_state, default_folder
+from fedcue.clients.federation import Federation
+from fedcue.plan.stand_ins import Outline
+from fedcue.after.predict import load as load_model
+from fedcue.rounds.transport import Transport
 from fedcue.model.backbone import load_backbone
 from fedcue.model.vit import Architecture, VisionTransformer
 from fedcue.record.checkpoint import Checkpoints

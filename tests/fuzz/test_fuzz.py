@@ -14,7 +14,8 @@ from fuzz_targets import TARGETS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcue.config import load, read_recipe, resolve
+from fedcue.config.layers import load, resolve
+from fedcue.config.recipes import read_recipe
 from fedcue.errors import ConfigError
 
 SHORT = 120

@@ -18,9 +18,9 @@ from fedcue.methods.pfedpg import GENERATOR, PFedPG, admit, generate, gradients
 from fedcue.methods.sgpt import SGPT
 from fedcue.model.vit import Architecture
 from fedcue.rng import torch_rng
-from fedcue.settings import Training
-from fedcue.train.samples import Samples
-from fedcue.types import ClientMemory, Download, ServerState, Setting, Update
+from fedcue.train.settings import Training
+from fedcue.train.batches import Samples
+from fedcue.types import ClientMemory, Download, ServerState, Sizes, Update
 
 SHAPE = Architecture(width=16, depth=8, heads=2, patch=4, image_size=8, hidden=16)
 SMALL = Architecture(width=8, depth=3, heads=2, patch=4, image_size=8, hidden=8)

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import save_file
 from support import SMALL
-from tiny_federation import TINY, random_vit
 
 from fedcue.cli.main import main
-from fedcue.config import load
+from fedcue.config.layers import load
+from fedcue.model.vit import Architecture, VisionTransformer
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -39,8 +40,13 @@ def fedcue(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
 def small(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Settings that make the default recipe tiny, backbone included."""
     folder = tmp_path_factory.mktemp("backbone")
-    save_file(random_vit().backbone.state_dict(), folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps({"model_args": {"num_heads": TINY.heads}}))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        backbone = VisionTransformer(
+            Architecture(width=32, depth=8, heads=2, patch=4, image_size=8, hidden=64)
+        )
+    save_file(backbone.state_dict(), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_args": {"num_heads": 2}}))
     return [*SMALL, "rounds=1", "snapshots=[]", "workers=0", f"backbone={folder}"]
 
 
@@ -263,7 +269,7 @@ def test_mistakes_are_one_message_and_exit_code_2(
 
 
 def load_path() -> Path:
-    from fedcue.config import recipes
+    from fedcue.config.recipes import recipes
 
     return recipes()["default"]
 

@@ -22,7 +22,7 @@ from flower_deployment import Deployment, environment, until
 
 import fedcue
 from fedcue.errors import ClientError
-from fedcue.federate.federation import Federation
+from fedcue.clients.federation import Federation
 from fedcue.record.folder import read_metrics
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(900)]
@@ -51,7 +51,7 @@ def simulated(folder: Path, settings: list[str], failed: set[tuple[int, int]]) -
             return super().train(download, memory)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedcue.federate.run.Federation", Failing)
+        patch.setattr("fedcue.rounds.loop.Federation", Failing)
         return fedcue.run(fedcue.configure("default", settings), folder).folder
 
 

@@ -27,9 +27,9 @@ from test_run import without_times
 
 import fedcue
 from fedcue.errors import ClientError, FedcueError, RunFolderError
-from fedcue.federate.federation import Federation
-from fedcue.federate.observer import Silent
-from fedcue.federate.sampling import sample_clients
+from fedcue.clients.federation import Federation
+from fedcue.rounds.observers import Silent
+from fedcue.clients.sampling import sample_clients
 from fedcue.flower.client_app import app
 from fedcue.flower.memory import MemoryStore
 from fedcue.flower.messages import TRAIN, read_outcomes, write_outcomes
@@ -108,7 +108,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> fedcue.Result:
             return super().train(download, memory)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedcue.federate.run.Federation", Broken)
+        patch.setattr("fedcue.rounds.loop.Federation", Broken)
         return fedcue.run(config, tmp_path_factory.mktemp("runs") / "broken")
 
 

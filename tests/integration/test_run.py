@@ -15,7 +15,7 @@ from support import SMALL, without_times
 
 import fedcue
 from fedcue.errors import ClientError, ConfigError, FedcueError, RunFolderError
-from fedcue.federate.federation import Federation
+from fedcue.clients.federation import Federation
 from fedcue.record.folder import read_metrics
 from fedcue.report.runs import read_run
 
@@ -198,7 +198,7 @@ class Broken(Federation):
 
 def break_clients(monkeypatch: pytest.MonkeyPatch, victims: dict[int, str]) -> None:
     Broken.victims = victims
-    monkeypatch.setattr("fedcue.federate.run.Federation", Broken)
+    monkeypatch.setattr("fedcue.rounds.loop.Federation", Broken)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -12,9 +12,9 @@ import torch
 from support import SMALL
 
 import fedcue
-from fedcue.federate.cost import plan
-from fedcue.federate.executor import WAITING, Executor
-from fedcue.federate.federation import Federation
+from fedcue.plan.dry_run import plan
+from fedcue.rounds.executor import Executor, WAITING
+from fedcue.clients.federation import Federation
 from fedcue.report.page import render
 from fedcue.report.runs import read_run
 from fedcue.types import ClientMemory, Download

@@ -18,7 +18,7 @@ from support import SMALL
 
 import fedcue
 from fedcue.errors import FedcueError, Interrupted, RunFolderError
-from fedcue.federate.executor import Executor
+from fedcue.rounds.executor import Executor
 from fedcue.record.checkpoint import Checkpoints
 from fedcue.record.folder import RunFolder, read_metrics
 from fedcue.registry import METHODS

@@ -13,11 +13,11 @@ import pytest
 from support import SMALL
 
 import fedcue
-from fedcue.config import load
+from fedcue.config.layers import load
 from fedcue.errors import ConfigError
-from fedcue.federate.observer import Silent
 from fedcue.grid.cells import Cell
 from fedcue.grid.execute import difference
+from fedcue.rounds.observers import Silent
 
 SETTINGS = [*SMALL, "method=head", "rounds=3"]
 
@@ -110,7 +110,7 @@ def test_a_tracker_that_fails_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("tensorboard", reason="pip install 'fedcue[tensorboard]'")
-    from fedcue.track.tensorboard import TensorBoard
+    from fedcue.record.track.tensorboard import TensorBoard
 
     def fail(self: TensorBoard, number: int, values: Mapping[str, float]) -> None:
         raise OSError("disk full")
@@ -123,7 +123,7 @@ def test_a_tracker_that_fails_does_not_end_the_run(
 
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delitem(sys.modules, "fedcue.track.wandb", raising=False)
+    monkeypatch.delitem(sys.modules, "fedcue.record.track.wandb", raising=False)
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match=r"log=wandb needs its extra.*pip install 'fedcue\[wandb\]'"):
         fedcue.run(load("default", [*SETTINGS, "log=wandb"]), tmp_path / "run")

@@ -10,9 +10,9 @@ from support import SMALL
 
 import fedcue
 from fedcue.errors import ConfigError
-from fedcue.federate.transport import Transport
+from fedcue.rounds.transport import Transport
 from fedcue.methods.pep import PEP
-from fedcue.types import Download, Setting, Update, count_floats
+from fedcue.types import Download, Sizes, Update, count_floats
 
 CIFAR = Setting(classes=100, width=768, depth=12, patch=16, clients=100)
 

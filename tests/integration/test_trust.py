@@ -12,11 +12,11 @@ from rich.console import Console
 from support import SMALL
 
 from fedcue.cli.run import print_result
-from fedcue.config import load
+from fedcue.config.layers import load
 from fedcue.errors import ClientError, ConfigError, FedcueError, RunFolderError
-from fedcue.federate.federation import Federation
+from fedcue.clients.federation import Federation
 from fedcue.federate.rehearsal import rehearse
-from fedcue.federate.run import run
+from fedcue.rounds.loop import run
 from fedcue.report.facts import failures
 from fedcue.report.runs import find_runs
 from fedcue.report.tables import compare
@@ -76,7 +76,7 @@ class Troubled(Federation):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_client_that_fails_outside_training_is_named_and_left_out(tmp_path, monkeypatch, step, workers):
     monkeypatch.setattr(Troubled, "step", step)
-    monkeypatch.setattr("fedcue.federate.run.Federation", Troubled)
+    monkeypatch.setattr("fedcue.rounds.loop.Federation", Troubled)
     result = run(load("default", [*SMALL, f"workers={workers}", "heldout=0"]), tmp_path / "run")
     named = [failure for record in result.rounds for failure in record.get("failures", [])]
     assert {"step": step, "client": 1, "reason": "ValueError: its disk is on fire"} in named
@@ -87,7 +87,7 @@ def test_a_client_that_fails_outside_training_is_named_and_left_out(tmp_path, mo
 
 def test_clients_that_could_not_be_tested_are_named_in_the_summary(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Troubled, "step", "evaluate")
-    monkeypatch.setattr("fedcue.federate.run.Federation", Troubled)
+    monkeypatch.setattr("fedcue.rounds.loop.Federation", Troubled)
     result = run(load("default", [*SMALL, "method=ncm", "heldout=0"]), tmp_path / "run")
     assert result.summary["untested"] == [{"client": 1, "reason": "ValueError: its disk is on fire"}]
     print_result(Console(), result)
@@ -108,7 +108,7 @@ def test_a_run_of_which_no_training_client_can_be_tested_ends_in_words(tmp_path,
         return Federation.prepare_test(self, clients, *rest)
 
     monkeypatch.setattr(Troubled, "prepare_test", only_heldout)
-    monkeypatch.setattr("fedcue.federate.run.Federation", Troubled)
+    monkeypatch.setattr("fedcue.rounds.loop.Federation", Troubled)
     with pytest.raises(
         FedcueError, match=r"No client that trains could be tested \(client .*disk is on fire"
     ):
@@ -141,7 +141,7 @@ def test_a_private_run_whose_rounds_are_drawn_again_ends_within_its_budget(tmp_p
         return Federation.train(self, download, memory)
 
     monkeypatch.setattr(Troubled, "train", failing_once)
-    monkeypatch.setattr("fedcue.federate.run.Federation", Troubled)
+    monkeypatch.setattr("fedcue.rounds.loop.Federation", Troubled)
     settings = ["method=fedvpt", "privacy=dp", "privacy.max_epsilon=6", "heldout=0", "clients_per_round=5"]
     result = run(load("default", [*SMALL, *settings, "rounds=3", "evaluation.every=0"]), tmp_path / "run")
     assert result.summary["rounds"] == 2
@@ -162,7 +162,7 @@ def test_a_private_run_all_of_whose_clients_fail_says_why_and_is_not_finished(tm
         raise ClientError("it tripped")
 
     monkeypatch.setattr(Troubled, "train", failing)
-    monkeypatch.setattr("fedcue.federate.run.Federation", Troubled)
+    monkeypatch.setattr("fedcue.rounds.loop.Federation", Troubled)
     settings = ["method=fedvpt", "privacy=dp", "heldout=0", "clients_per_round=5"]
     with pytest.raises(FedcueError, match=r"Round 1 would spend.*clients failed \(client \d: it tripped"):
         run(load("default", [*SMALL, *settings]), tmp_path / "run")
@@ -190,7 +190,7 @@ def test_a_sample_of_held_out_clients_only_is_refused_before_the_run(tmp_path: P
 
 def test_too_few_answers_before_round_0_end_the_run_in_words(tmp_path, monkeypatch):
     monkeypatch.setattr(Troubled, "_visit", lambda self, client, *rest: 1 / 0)
-    monkeypatch.setattr("fedcue.federate.run.Federation", Troubled)
+    monkeypatch.setattr("fedcue.rounds.loop.Federation", Troubled)
     with pytest.raises(FedcueError, match=r"0 clients answered before round 0.*ZeroDivisionError"):
         run(load("default", SMALL), tmp_path / "run")
 
@@ -198,6 +198,6 @@ def test_too_few_answers_before_round_0_end_the_run_in_words(tmp_path, monkeypat
 def test_a_robust_rule_is_not_used_on_fewer_updates_than_it_needs(tmp_path, monkeypatch):
     settings = ["aggregate=median", "aggregate.attackers=1", "clients_per_round=3", "heldout=0"]
     config = load("default", [*SMALL, "method=head", *settings])
-    monkeypatch.setattr("fedcue.federate.run.Federation", Troubled)
+    monkeypatch.setattr("fedcue.rounds.loop.Federation", Troubled)
     result = run(config, tmp_path / "run")
     assert all(1 not in record["clients"] for record in result.rounds)

@@ -18,9 +18,9 @@ from scipy.stats import beta, kstest
 from tiny_federation import TinyFederation
 from torch import Tensor
 
-from fedcue.aggregate.accounting import Ledger
+from fedcue.privacy.accounting import Ledger
 from fedcue.aggregate.mean import sum_updates
-from fedcue.aggregate.privacy import DifferentialPrivacy, PaperNoise, clipped
+from fedcue.privacy.mechanisms import DifferentialPrivacy, PaperNoise, clipped
 from fedcue.methods.pep import PEP
 from fedcue.types import ClientMemory, ServerState, Update
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from support import SMALL
 
-from fedcue.config import load
-from fedcue.federate.backbone_accuracy import prototype_accuracy, top_share
-from fedcue.federate.federation import Federation
+from fedcue.config.layers import load
+from fedcue.evaluate.prototype_accuracy import prototype_accuracy, top_share
+from fedcue.clients.federation import Federation
 from fedcue.model.prompted import no_prompts
 
 

@@ -10,16 +10,8 @@ from typer.testing import CliRunner
 
 from fedcue.cli.main import app
 from fedcue.errors import ConfigError
-from fedcue.federate.bench import (
-    BenchClient,
-    Job,
-    best_times,
-    mixing_macs,
-    paper_forward_macs,
-    plain_forward_macs,
-    plain_step_macs,
-)
-from fedcue.memory import peak_memory_mb
+from fedcue.plan.bench import BenchClient, Job, best_times, mixing_macs, paper_forward_macs, plain_forward_macs, plain_step_macs
+from fedcue.machine import peak_memory_mb
 from fedcue.model.shapes import shape_of
 from fedcue.types import ClientMemory
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from fedcue.config import dump, load, read_recipe, recipes, resolve
+from fedcue.config.layers import dump, load, resolve
+from fedcue.config.recipes import read_recipe, recipes
 from fedcue.errors import ConfigError, printable
-from fedcue.federate.begin import default_folder
-from fedcue.federate.federation import Federation
+from fedcue.rounds.resume import default_folder
+from fedcue.clients.federation import Federation
 
 
 def test_overrides_are_dotted_and_typed() -> None:

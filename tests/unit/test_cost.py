@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 
 import fedcue
 from fedcue.cli.main import app
-from fedcue.config import load
+from fedcue.config.layers import load
 from fedcue.errors import BackboneError, ConfigError
-from fedcue.federate.cost import matmul_gflops, plan
-from fedcue.federate.counting import Meter, counting_vit
-from fedcue.federate.outline import CountedImages, CountedVisit
+from fedcue.plan.dry_run import matmul_gflops, plan
+from fedcue.plan.counting_vit import Meter, counting_vit
+from fedcue.plan.stand_ins import CountedImages, CountedVisit
 from fedcue.model.shapes import shape_of
 from fedcue.model.vit import Architecture
 from fedcue.registry import METHODS
-from fedcue.settings import Training
+from fedcue.train.settings import Training
 from fedcue.types import ClientMemory
 
 SHAPE = Architecture(width=32, depth=8, heads=2, patch=1, image_size=8, hidden=128)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fedcue.config import dump, load, read_recipe, recipes
-from fedcue.federate.cost import plan
+from fedcue.config.layers import dump, load
+from fedcue.config.recipes import read_recipe, recipes
 from fedcue.grid import options
 from fedcue.grid.cells import Cell, Grid
+from fedcue.plan.dry_run import plan
 from fedcue.registry import METHODS
 from fedcue.report.paper import QUOTED, paper_numbers
 

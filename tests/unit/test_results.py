@@ -8,7 +8,7 @@ from pathlib import Path
 import results
 from run_results import planned
 
-from fedcue.config import load
+from fedcue.config.layers import load
 
 
 def keep(target: Path, name: str, mean: float, worst: float, heldout: float | None) -> None:

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import fedcue
 from fedcue.cli.main import app
 from fedcue.errors import ConfigError, RunFolderError
-from fedcue.evaluate.priors import estimate_priors
-from fedcue.federate.retest import retest
+from fedcue.clients.priors import estimate_priors
+from fedcue.after.retest import retest
 from fedcue.report.runs import find_runs
 
 SETTINGS = [*SMALL, "snapshots=[]", "rounds=2"]

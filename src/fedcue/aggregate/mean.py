@@ -1,58 +1,91 @@
-"""Weighted means of updates, computed as running sums so that nothing but the sums is kept."""
+"""Weighted means of updates, computed as running sums: nothing but the sums is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from fedcue.types import Update
+from fedcue.types import TensorTable, Update
 
 Weighting = Literal["uniform", "size"]
 
 
 @dataclass
 class Sums:
-    """Named sums over updates and the total weight; everything a server needs for a mean."""
+    """Named sums over updates, in the order in which they are added, in float64.
 
+    Each update counts once or, with ``weighting="size"``, as often as it has samples; tensors that
+    their table declares as not weighted, or that it does not know, always count once.
+    """
+
+    table: TensorTable
+    weighting: Weighting = "uniform"
     weight: float = 0.0
     updates: int = 0
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    each: list[Update] = field(default_factory=list)
+    """The updates themselves, where the server's step needs every single one."""
+
+    def add(self, update: Update) -> None:
+        """Add an update."""
+        weight = float(update.samples) if self.weighting == "size" else 1.0
+        self.weight += weight
+        self.updates += 1
+        if self.table.needs_each:
+            self.each.append(update)
+            return
+        for name, tensor in update.tensors.items():
+            weighted = name in self.table and self.table[name].weighted
+            term = tensor.to(torch.float64) * (weight if weighted else 1.0)
+            self.tensors[name] = self.tensors[name] + term if name in self.tensors else term
 
     def mean(self, name: str) -> Tensor:
         """Return the weighted mean of the tensor ``name`` in float32."""
         return (self.tensors[name] / self.weight).float()
+
+    def means(self) -> dict[str, Tensor]:
+        """Return the weighted means of all tensors that clients train and send back."""
+        return {name: self.mean(name) for name in self.table.averaged}
 
     def total(self, name: str) -> Tensor:
         """Return the sum of the tensor ``name`` in float32."""
         return self.tensors[name].float()
 
 
-class Combine(Protocol):
-    """From updates to sums: ``sum_updates``, or a rule that stands in for it."""
+class Adding(Protocol):
+    """Adds up the updates of a round: a plain sum, a robust rule, or either one with noise."""
 
-    def __call__(
-        self, updates: Iterable[Update], weighting: Weighting = "uniform", plain: tuple[str, ...] = ()
-    ) -> Sums:
-        """Return the sums a method takes its means and totals from."""
+    def add(self, update: Update) -> None:
+        """Take an update."""
+
+    def sums(self) -> Sums:
+        """Return the sums of all updates taken, or what stands for them."""
 
 
-def sum_updates(
-    updates: Iterable[Update], weighting: Weighting = "uniform", plain: tuple[str, ...] = ()
-) -> Sums:
-    """Add up ``updates`` one by one, in the order given, in float64.
+@dataclass
+class PlainAdding:
+    """Adds updates one by one; memory does not grow with their number."""
 
-    Each counts once, or as often as it has samples; the tensors named ``plain`` always once.
-    """
-    sums = Sums()
+    total: Sums
+    prepare: Callable[[Update], Update] = lambda update: update
+    """From an update to what is added up of it (``Method.added``)."""
+
+    def add(self, update: Update) -> None:
+        """Add an update."""
+        self.total.add(self.prepare(update))
+
+    def sums(self) -> Sums:
+        """Return the sums."""
+        return self.total
+
+
+def sum_updates(updates: Iterable[Update], table: TensorTable, weighting: Weighting = "uniform") -> Sums:
+    """Add up updates that are all at hand."""
+    sums = Sums(table, weighting)
     for update in updates:
-        weight = float(update.samples) if weighting == "size" else 1.0
-        sums.weight += weight
-        sums.updates += 1
-        for name, tensor in update.tensors.items():
-            term = tensor.to(torch.float64) * (1.0 if name in plain else weight)
-            sums.tensors[name] = sums.tensors[name] + term if name in sums.tensors else term
+        sums.add(update)
     return sums

@@ -1,23 +1,25 @@
 """Combining updates when some clients send wrong ones, by mistake or on purpose.
 
-Every rule has the shape of ``sum_updates`` and gives sums back, so that a method never knows which
-rule is in force. A rule works on changes: what a client sent minus what all clients were sent, or
-the tensor itself where nothing like it was sent down (centroids). The rows a client left exactly as
-they were say nothing about it; each row's statistic is taken over the clients that hold the row.
+Every rule gives sums back: a method never knows which rule is in force. A rule works on changes:
+what a client sent minus what all clients were sent, or the tensor itself where nothing like it was
+sent down (centroids). The rows a client left exactly as they were say nothing about it; each row's
+statistic is taken over the clients that hold the row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
+import torch
 from pydantic import Field, PositiveFloat
 
-from fedcue.aggregate.changes import agreement, bounded, by_row, changed, krum, nearest
-from fedcue.aggregate.mean import Combine, Sums, Weighting, sum_updates
+from fedcue.aggregate.agreement import agreement, bounded, by_row, changed, krum, nearest
+from fedcue.aggregate.mean import Adding, PlainAdding, Sums, Weighting, sum_updates
 from fedcue.errors import ConfigError
 from fedcue.registry import Options
-from fedcue.types import Tensors, Update
+from fedcue.types import Tensors, TensorTable, Update
 
 
 class Aggregation(Options):
@@ -39,6 +41,11 @@ class Aggregation(Options):
         """The fewest updates with which the rule keeps its promise."""
         return 1
 
+    @property
+    def described(self) -> str:
+        """Its name, with the bound if there is one."""
+        return self.name if self.norm_bound is None else f"{self.name} with norm_bound={self.norm_bound}"
+
     def check(self, clients: int) -> None:
         """Raise a ``ConfigError`` if the rule needs more than ``clients`` updates a round."""
         if clients < self.least:
@@ -48,24 +55,63 @@ class Aggregation(Options):
                 "aggregate.attackers."
             )
 
-    def combiner(self, reference: Tensors) -> Combine:
-        """Return the rule for updates of clients that were all sent ``reference``."""
-
-        def combine(
-            updates: Iterable[Update], weighting: Weighting = "uniform", plain: tuple[str, ...] = ()
-        ) -> Sums:
-            received = list(updates)
-            if self.norm_bound is not None:
-                received = bounded(received, reference, self.norm_bound)
-            return self.sums(received, reference, weighting, plain)
-
-        return combine
+    def adding(
+        self,
+        reference: Tensors,
+        table: TensorTable,
+        weighting: Weighting = "uniform",
+        prepare: Callable[[Update], Update] = lambda update: update,
+    ) -> Adding:
+        """Return what adds up the updates of clients that were all sent ``reference``."""
+        return CollectedAdding(self, reference, table, weighting, prepare)
 
     def sums(
-        self, updates: Sequence[Update], reference: Tensors, weighting: Weighting, plain: tuple[str, ...]
+        self, updates: Sequence[Update], reference: Tensors, table: TensorTable, weighting: Weighting
     ) -> Sums:
         """Return what stands for the sums of all updates."""
-        return sum_updates(updates, weighting, plain)
+        return sum_updates(updates, table, weighting)
+
+
+@dataclass
+class CollectedAdding:
+    """Collects the updates of a round, then applies a rule to all of them."""
+
+    rule: Aggregation
+    reference: Tensors
+    table: TensorTable
+    weighting: Weighting
+    prepare: Callable[[Update], Update]
+    received: list[Update] = field(default_factory=list)
+
+    def add(self, update: Update) -> None:
+        """Keep an update; what a client claims of its number of images is not trusted."""
+        self.received.append(self.prepare(_class_means(update, self.table)))
+
+    def sums(self) -> Sums:
+        """Return what the rule makes of the updates."""
+        updates, bound = self.received, self.rule.norm_bound
+        if not updates:
+            return Sums(self.table, self.weighting)
+        if bound is not None:
+            updates = bounded(updates, self.reference, bound)
+        return self.rule.sums(updates, self.reference, self.table, self.weighting)
+
+
+def _class_means(update: Update, table: TensorTable) -> Update:
+    """Return class means instead of class sums: a holder of a class has both a count and a mean of it.
+
+    Counts that noise is on are left as they are.
+    """
+    tensors, kinds = dict(update.tensors), table.kinds
+    for name in [name for name in tensors if kinds.get(name) == "class_counts"]:
+        counts = tensors[name]
+        if counts.is_floating_point():
+            continue
+        for sums in [other for other in tensors if kinds.get(other) == "class_sums"]:
+            means = torch.nan_to_num(tensors[sums], nan=0.0) / counts.long().clamp(min=1)[:, None]
+            tensors[name] = (counts > 0) & (means != 0).any(-1).all(0)
+            tensors[sums] = torch.where(tensors[name][:, None], means, 0.0)
+    return replace(update, tensors=tensors)
 
 
 class Mean(Aggregation):
@@ -78,9 +124,17 @@ class Mean(Aggregation):
         """Whether updates are only added up, one by one."""
         return self.norm_bound is None
 
-    def combiner(self, reference: Tensors) -> Combine:
-        """Return ``sum_updates`` itself, if no bound is asked for."""
-        return sum_updates if self.plain else super().combiner(reference)
+    def adding(
+        self,
+        reference: Tensors,
+        table: TensorTable,
+        weighting: Weighting = "uniform",
+        prepare: Callable[[Update], Update] = lambda update: update,
+    ) -> Adding:
+        """Return a running sum, if no bound is asked for."""
+        if self.plain:
+            return PlainAdding(Sums(table, weighting), prepare)
+        return super().adding(reference, table, weighting, prepare)
 
 
 class Robust(Aggregation):
@@ -113,13 +167,13 @@ class RowWise(Robust):
         return self.attackers
 
     def sums(
-        self, updates: Sequence[Update], reference: Tensors, weighting: Weighting, plain: tuple[str, ...]
+        self, updates: Sequence[Update], reference: Tensors, table: TensorTable, weighting: Weighting
     ) -> Sums:
         """Return the number of updates times the middle of the changes."""
         mixing = None
         if self.mix and changed(updates, reference):
             mixing = nearest(agreement(updates, reference), max(len(updates) - self.attackers, 1))
-        return by_row(updates, reference, self.trim(len(updates)), mixing)
+        return by_row(updates, reference, table, self.trim(len(updates)), mixing)
 
 
 class TrimmedMean(RowWise):
@@ -169,11 +223,11 @@ class Krum(Robust):
             )
 
     def sums(
-        self, updates: Sequence[Update], reference: Tensors, weighting: Weighting, plain: tuple[str, ...]
+        self, updates: Sequence[Update], reference: Tensors, table: TensorTable, weighting: Weighting
     ) -> Sums:
         """Return the sums of the chosen updates."""
         if not changed(updates, reference):
-            return by_row(updates, reference, len(updates))
+            return by_row(updates, reference, table, len(updates))
         most = max(len(updates) - self.attackers, 1)
         chosen = krum(agreement(updates, reference), self.attackers, min(self.keep or most, most))
-        return sum_updates([updates[index] for index in chosen], weighting, plain)
+        return sum_updates([updates[index] for index in chosen], table, weighting)

@@ -31,17 +31,17 @@ def bench(
     """
     from pydantic import ValidationError
 
-    from fedcue.config import parse
+    from fedcue.config.layers import parse
     from fedcue.errors import ConfigError, unknown
-    from fedcue.federate.bench import Job
-    from fedcue.federate.bench import bench as measure
+    from fedcue.plan.bench import BenchOptions
+    from fedcue.plan.bench import bench as measure
 
     given = parse(settings or [])
     for key in given:
-        if key not in Job.model_fields:
-            raise ConfigError(unknown("key", key, Job.model_fields))
+        if key not in BenchOptions.model_fields:
+            raise ConfigError(unknown("key", key, BenchOptions.model_fields))
     try:
-        job = Job(**given)
+        job = BenchOptions(**given)
     except ValidationError as error:
         problems = [f"{p['loc'][0]}={p['input']!r}: {p['msg']}" for p in error.errors()]
         raise ConfigError("; ".join(problems)) from error

@@ -148,7 +148,7 @@ def check(
 
 def _options(path: Path, settings: list[str]) -> DataOptions:
     """Return what reads ``path``: the dataset that is named, or the one it looks like."""
-    from fedcue.config import load, parse
+    from fedcue.config.layers import load, parse
     from fedcue.data.named import guess
     from fedcue.registry import DATASETS
 

@@ -13,15 +13,15 @@ from rich.table import Table
 from fedcue.cli.progress import size
 
 if TYPE_CHECKING:
-    from fedcue.federate.cost import Plan
-    from fedcue.settings import RunConfig
+    from fedcue.config.settings import RunConfig
+    from fedcue.plan.dry_run import Plan
 
 Rows = list[tuple[str, str]]
 
 
 def show_plan(config: RunConfig, as_json: bool) -> None:
     """Plan a run and print the plan."""
-    from fedcue.federate.cost import plan
+    from fedcue.plan.dry_run import plan
 
     planned = plan(config)
     if as_json:
@@ -43,7 +43,7 @@ def show_plan(config: RunConfig, as_json: bool) -> None:
 
 
 def _clients(plan: Plan) -> Rows:
-    people = plan.people
+    people = plan.population
     source = "its description; give data.root=FOLDER to count" if people.described else "its files"
     return [
         ("number", f"{people.clients:,}, of which {people.heldout:,} never train"),

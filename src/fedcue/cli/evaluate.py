@@ -37,7 +37,7 @@ def evaluate(
 
       fedcue evaluate runs/pep-seed0 evaluation.priors=em
     """
-    from fedcue.federate.retest import retest
+    from fedcue.after.retest import retest
 
     result = retest(folder, settings or [], out, overwrite=overwrite)
     if as_json:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 def list_() -> None:
     """List recipes, methods, datasets, partitions and backbones."""
-    from fedcue.config import read_recipe, recipes
+    from fedcue.config.recipes import read_recipe, recipes
     from fedcue.registry import DATASETS, METHODS, PARTITIONS
 
     console = Console(soft_wrap=True)

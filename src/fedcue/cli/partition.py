@@ -15,8 +15,8 @@ from fedcue.cli.arguments import Json, Settings, split_settings
 from fedcue.errors import printable
 
 if TYPE_CHECKING:
+    from fedcue.config.settings import RunConfig
     from fedcue.report.partition_map import PartitionMap
-    from fedcue.settings import RunConfig
 
 
 def partition(
@@ -37,7 +37,7 @@ def partition(
       fedcue partition partition=dirichlet partition.alpha=0.1 partition.clients=30 --out maps/mine
 
     """
-    from fedcue.config import load
+    from fedcue.config.layers import load
 
     recipe, overrides = split_settings(settings, seed)
     config = load(recipe, overrides)

@@ -26,10 +26,10 @@ def predict(
     """Classify images: class, probability and, for PEP, the mixing weights of the class prompts."""
     import torch
 
+    from fedcue.after.predict import load
     from fedcue.data.images import decode
     from fedcue.data.sources import FileImages
     from fedcue.errors import ConfigError
-    from fedcue.federate.predict import load
 
     if client is not None and priors is not None:
         raise ConfigError("Give --client or --priors, not both.")

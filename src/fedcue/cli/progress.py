@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedcue.federate.roster import Roster
+from fedcue.clients.roster import Roster
 
 _BARS = "▁▂▃▄▅▆▇█"
 WIDE = 110
@@ -113,7 +113,7 @@ class RunProgress:
         if not self.quiet:
             self.console.print(
                 f"[bold]{config.method.name}[/] on {roster.dataset}: {len(roster)} clients "
-                f"({heldout} held out), {images:,} training images, {roster.setting.classes} classes, "
+                f"({heldout} held out), {images:,} training images, {roster.sizes.classes} classes, "
                 f"{config.rounds} rounds of {config.clients_per_round} clients, seed {config.seed}",
                 highlight=False,
             )

@@ -17,7 +17,8 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Go on with a stopped run from its last checkpoint."""
-    from fedcue.config import read_recipe, resolve
+    from fedcue.config.layers import resolve
+    from fedcue.config.recipes import read_recipe
     from fedcue.errors import RunFolderError
 
     if not (folder / "config.toml").is_file():

@@ -15,8 +15,8 @@ from fedcue.cli.dry_run import show_plan
 from fedcue.errors import Interrupted
 
 if TYPE_CHECKING:
-    from fedcue.federate.run import Result
-    from fedcue.settings import RunConfig
+    from fedcue.config.settings import RunConfig
+    from fedcue.rounds.result import Result
 
 
 def run(
@@ -41,7 +41,7 @@ def run(
 
       fedcue run cifar100-pathological scale=cpu data.root=DIR backbone=DIR --out runs/cifar
     """
-    from fedcue.config import load
+    from fedcue.config.layers import load
 
     recipe, overrides = split_settings(settings, seed)
     if dry_run:
@@ -55,8 +55,8 @@ def start(
 ) -> None:
     """Run a configuration with a progress display and print what came of it."""
     from fedcue.cli.progress import RunProgress
-    from fedcue.federate.begin import default_folder
-    from fedcue.federate.run import run as run_federation
+    from fedcue.rounds.loop import run as run_federation
+    from fedcue.rounds.resume import default_folder
 
     console = Console(stderr=as_json, soft_wrap=True)
     folder = out or default_folder(config)

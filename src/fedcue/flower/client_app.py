@@ -12,8 +12,8 @@ from collections.abc import Callable
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedcue.clients.host import SUFFERED
 from fedcue.errors import ClientError, FedcueError
-from fedcue.flower.host import Host, open_host
 from fedcue.flower.messages import (
     Order,
     Outcome,
@@ -22,6 +22,7 @@ from fedcue.flower.messages import (
     write_outcomes,
     write_refusal,
 )
+from fedcue.flower.node import Node, open_node
 
 log = logging.getLogger(__name__)
 app = ClientApp()
@@ -32,7 +33,7 @@ def join(message: Message, context: Context) -> Message:
     """Tell the server which clients this node hosts, or why it cannot take part."""
     terms, _ = read_orders(message.content)
     try:
-        content = write_members(open_host(terms, context.node_config).members())
+        content = write_members(open_node(terms, context.node_config).members())
     except Exception as error:  # the server can only name the reason if it hears of it
         content = write_refusal(_words(error))
     return Message(content, reply_to=message)
@@ -56,43 +57,48 @@ def evaluate(message: Message, context: Context) -> Message:
     return _work(message, context, _evaluate)
 
 
-def _work(message: Message, context: Context, do: Callable[[Host, Order], Outcome]) -> Message:
+def _work(message: Message, context: Context, do: Callable[[Node, Order], Outcome]) -> Message:
     """Carry out the orders one by one; a client that fails does not stop the others."""
     terms, orders = read_orders(message.content)
     outcomes = []
     for order in orders:
         try:
-            outcomes.append(do(open_host(terms, context.node_config), order))
-        except Exception as error:  # whatever goes wrong is told to the server, by client
+            outcomes.append(do(open_node(terms, context.node_config), order))
+        except (*SUFFERED, FedcueError) as error:
             log.warning("client %d: %s", order.client, error)
             outcomes.append(Outcome(order.client, failure=_words(error)))
+        except Exception as error:  # a bug: its traceback stays here, its name and type are told
+            log.exception("client %d: a bug, not a failure of the client", order.client)
+            step = do.__name__.strip("_").replace("_", " ")
+            bug = f"a bug in {step}, {type(error).__name__}; the node's log has the traceback"
+            outcomes.append(Outcome(order.client, failure=bug))
     return Message(write_outcomes(outcomes), reply_to=message)
 
 
-def _warm_up(host: Host, order: Order) -> Outcome:
-    reply = host.site.warm_up(order.client)
+def _warm_up(node: Node, order: Order) -> Outcome:
+    reply = node.host.warm_up(order.client)
     if reply is None:
         return Outcome(order.client)
     return Outcome(order.client, reply.tensors, reply.samples, reply.loss)
 
 
-def _train(host: Host, order: Order) -> Outcome:
+def _train(node: Node, order: Order) -> Outcome:
     download = order.download
     if download is None:
         raise ClientError("the server sent nothing to train from")
-    memory = host.memories.load(order.client, order.memory)
-    update, memory = host.site.train(download, memory)
-    if host.site.method.keeps_memory:
-        host.memories.save(order.client, order.memory, download.round, memory)
+    memory = node.memories.load(order.client, order.memory)
+    update, memory = node.host.train(download, memory)
+    if node.host.table.kept:
+        node.memories.save(order.client, order.memory, download.round, memory)
     return Outcome(order.client, update.tensors, update.samples, update.loss)
 
 
-def _evaluate(host: Host, order: Order) -> Outcome:
+def _evaluate(node: Node, order: Order) -> Outcome:
     download = order.download
     if download is None:
         raise ClientError("the server sent nothing to test")
-    memory = host.memories.load(order.client, order.memory)
-    prediction = host.site.test([order.client], download, memory, order.final)
+    memory = node.memories.load(order.client, order.memory)
+    prediction = node.host.test([order.client], download, memory, order.final)
     right = int((prediction.labels == prediction.predicted).sum())
     return Outcome(order.client, score=(right, len(prediction.labels)))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import tomli_w
 
 from fedcue import __version__
-from fedcue.config import load
+from fedcue.config.layers import load
 from fedcue.errors import RunFolderError
 from fedcue.flower.certificates import write_ca, write_node_key, write_server_certificate
 

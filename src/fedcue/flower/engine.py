@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from flwr.app import RecordDict
 
+from fedcue.clients.roster import Roster
+from fedcue.config.settings import RunConfig
 from fedcue.errors import ClientError, FedcueError
-from fedcue.federate.engine import Failure, Insight
-from fedcue.federate.evaluation import Evaluation
-from fedcue.federate.protection import fresh_stream
-from fedcue.federate.roster import Roster
+from fedcue.evaluate.accuracy import Accuracies
 from fedcue.flower.messages import (
     EVALUATE,
     JOIN,
@@ -33,7 +32,8 @@ from fedcue.flower.network import Network
 from fedcue.flower.replies import Expected, expected_replies
 from fedcue.flower.terms import Terms
 from fedcue.model.vit import Architecture
-from fedcue.settings import RunConfig
+from fedcue.privacy.guard import fresh_stream
+from fedcue.rounds.engine import Failure, Insight
 from fedcue.types import ClientMemory, Download, ServerState, Update
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class FlowerEngine:
         self._gather(set(range(terms.clients)), terms.clients)
         self.roster = self._roster(config, shape)
         settled = config.model_copy(update={"privacy": self.roster.budget.privacy})
-        domains = self.roster.setting.domains
+        domains = self.roster.sizes.domains
         self.terms = replace(
             Terms.of(terms.run, settled, terms.classes, shape, terms.clients), domains=domains
         )
@@ -156,7 +156,7 @@ class FlowerEngine:
 
     def warm_up(self, clients: Iterable[int]) -> Iterator[Update | Failure]:
         """Yield the clients' warm-up replies, if the method has any."""
-        if not self.first_reply.tensors:
+        if not self.first_reply.shapes:
             return
         orders = [Order(client) for client in clients]
         for outcome in self._carry_out(WARM_UP, orders, self.first_reply, len(orders), 1):
@@ -177,35 +177,29 @@ class FlowerEngine:
                 assert order.download is not None
                 yield _update(outcome), ClientMemory({ROUND: torch.tensor(order.download.round)})
 
-    def evaluate(self, state: ServerState, memories: Mapping[int, ClientMemory], final: bool) -> Evaluation:
+    def evaluate(self, state: ServerState, memories: Mapping[int, ClientMemory], final: bool) -> Accuracies:
         """Ask every client the method can serve for its own accuracy."""
-        roster, method = self.roster, self.roster.method
-        seed = roster.config.seed
-        served = [c for c in roster.listed.tolist() if method.supports_heldout or not roster.heldout[c]]
-        common = None if method.keeps_memory else method.download(state, 0, seed)
-        orders = [
-            Order(
-                client,
-                method.download(state, client, seed) if common is None else replace(common, client=client),
-                _written(memories.get(client, ClientMemory())),
-                final,
-            )
-            for client in served
-        ]
+        roster, method, seed = self.roster, self.roster.method, self.roster.config.seed
+        common = None if roster.table.kept else method.download(state, 0, roster.sizes, seed)
+        orders = []
+        for client in roster.tested():
+            sent = method.download(state, client, roster.sizes, seed) if common is None else common
+            written = _written(memories.get(client, ClientMemory()))
+            orders.append(Order(client, Download(client, state.round, seed, sent), written, final))
         wanted = len(orders) if final else 1
         correct, total = np.zeros((2, len(roster)), dtype=np.int64)
         missing: dict[int, str] = {}
-        for outcome in self._carry_out(EVALUATE, orders, Expected(None), wanted, 1):
+        for outcome in self._carry_out(EVALUATE, orders, Expected.nothing(), wanted, 1):
             if isinstance(outcome, Failure):
                 missing[outcome.client] = outcome.reason
             elif outcome.score is None:
                 missing[outcome.client] = "it sent no score"
             else:
                 correct[outcome.client], total[outcome.client] = outcome.score
-        return Evaluation(roster, correct, total, missing=missing).checked()
+        return Accuracies(roster, correct, total, missing=missing).checked()
 
     def insight(
-        self, state: ServerState, memories: Mapping[int, ClientMemory], evaluation: Evaluation
+        self, state: ServerState, memories: Mapping[int, ClientMemory], accuracies: Accuracies
     ) -> Insight:
         """Return nothing: what clients hold stays with them."""
         return Insight()

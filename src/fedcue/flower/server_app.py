@@ -12,24 +12,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from pydantic import Field, ValidationError
 
-from fedcue.config import dump, load
+from fedcue.clients.roster import Roster
+from fedcue.config.layers import dump, load
+from fedcue.config.settings import RunConfig
 from fedcue.errors import ConfigError, RunFolderError
-from fedcue.federate.observer import Observer, Several
-from fedcue.federate.roster import Roster
-from fedcue.federate.run import Result, Run
-from fedcue.federate.tracking import Tracking
 from fedcue.flower.engine import FlowerEngine, Patience
 from fedcue.flower.network import Network
 from fedcue.flower.terms import Terms
+from fedcue.machine import one_thread
 from fedcue.model.shapes import shape_of
 from fedcue.record.folder import RunFolder
 from fedcue.registry import Options
-from fedcue.settings import RunConfig
+from fedcue.rounds.loop import Run
+from fedcue.rounds.observers import Observer, Several
+from fedcue.rounds.result import Result
+from fedcue.rounds.tracking import Tracking
+from fedcue.types import Sizes
 
 log = logging.getLogger(__name__)
 app = ServerApp()
@@ -60,7 +62,7 @@ class Deployment(Options):
 def main(grid: Grid, context: Context) -> None:
     """Run, or go on with the run in the folder ``out``."""
     tell_the_log()
-    result = serve(grid, Deployment.of(context.run_config), Told())
+    result = serve(grid, Deployment.of(context.run_config), LogObserver())
     for line in result.warnings:
         log.warning(line)
     log.info("mean accuracy %.1f%%, results in %s", 100 * result.mean_accuracy, result.folder)
@@ -81,7 +83,6 @@ def serve(grid: Grid, deployment: Deployment, observer: Observer) -> Result:
     """Run a deployment to its end; a run folder with an unfinished run of it is continued."""
     config = load(deployment.recipe, shlex.split(deployment.settings))
     check(config)
-    torch.set_num_threads(1)
     path = Path(deployment.out)
     folder = RunFolder(path, config.checkpoint.keep)
     resume = unfinished(path, config)
@@ -93,7 +94,7 @@ def serve(grid: Grid, deployment: Deployment, observer: Observer) -> Result:
         )
         patience = Patience(deployment.round_timeout, deployment.node_timeout)
         engine = FlowerEngine(Network(grid, deployment.poll), config, terms, shape, patience)
-        with Tracking(config.log) as tracking:
+        with one_thread(), Tracking(config.log) as tracking:
             result = Run(engine, folder, Several(observer, tracking)).complete(resume)
             tracking.finished(result.summary)
             return result
@@ -105,20 +106,25 @@ def check(config: RunConfig) -> None:
     """Refuse what a deployment cannot keep."""
     if config.transport.name != "dense" or config.transport.dtype != "float32":
         raise ConfigError("A deployment sends whole float32 tensors: give transport=dense, float32.")
-    if getattr(config.privacy, "sample", "known") == "secret":
+    if config.privacy.secret_sample:
         raise ConfigError(
             "privacy.sample=secret is for simulations: in a deployment who takes part follows from the seed, "
             "which every client is told. Give privacy.sample=known."
         )
-    if getattr(config.privacy, "where", None) and not config.checkpoint.every:
+    if config.privacy.differential and not config.checkpoint.every:
         raise ConfigError(
             "privacy=dp needs checkpoints, so that no round is released twice. Give checkpoint.every=1."
         )
-    if config.method.keeps_memory and config.checkpoint.every != 1:
+    if _keeps_memory(config) and config.checkpoint.every != 1:
         raise ConfigError(
             f"With {config.method.name}, clients keep the memories of their last two visits only: give "
             "checkpoint.every=1, so that no resume needs an older one."
         )
+
+
+def _keeps_memory(config: RunConfig) -> bool:
+    """Tell whether clients keep tensors of their own; sizes of the task do not matter to that."""
+    return bool(config.method.table(Sizes(1, 1, 1, 1, 1)).kept)
 
 
 def unfinished(path: Path, config: RunConfig) -> bool:
@@ -154,8 +160,7 @@ def _classes(config: RunConfig) -> tuple[str, ...]:
     """Return the class list all clients share: as the settings give it, or as the dataset is known to be."""
     if config.data.classes is not None:
         return tuple(config.data.classes)
-    outline: tuple[str, ...] = config.data.outline(config.seed).classes
-    return outline
+    return config.data.outline(config.seed).classes
 
 
 def _clients(config: RunConfig, deployment: Deployment) -> int:
@@ -165,7 +170,7 @@ def _clients(config: RunConfig, deployment: Deployment) -> int:
     return int(clients)
 
 
-class Told:
+class LogObserver:
     """Tells of the run in the ServerApp's log, which ``flwr run --stream`` shows."""
 
     def started(self, roster: Roster, folder: Path) -> None:

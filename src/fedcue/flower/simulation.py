@@ -12,12 +12,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from fedcue.config import load
+from fedcue.config.layers import load
 from fedcue.errors import FedcueError
-from fedcue.federate.begin import default_folder
-from fedcue.federate.run import Result
 from fedcue.flower.client_app import app as client_app
-from fedcue.flower.server_app import Deployment, Told, serve, tell_the_log
+from fedcue.flower.server_app import Deployment, LogObserver, serve, tell_the_log
+from fedcue.rounds.result import Result
+from fedcue.rounds.resume import default_folder
 
 
 def simulate(recipe: str, overrides: Sequence[str], out: Path | None, nodes: int) -> Result:
@@ -33,7 +33,7 @@ def simulate(recipe: str, overrides: Sequence[str], out: Path | None, nodes: int
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        results.append(serve(grid, deployment, Told()))
+        results.append(serve(grid, deployment, LogObserver()))
 
     run_simulation(server, client_app, nodes, backend_config={"client_resources": {"num_cpus": 1}})
     if not results:

@@ -9,18 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fedcue import __version__
-from fedcue.config import dump
+from fedcue.config.layers import dump
+from fedcue.config.scope import OF_ONE_MACHINE, scope_of
+from fedcue.config.settings import RunConfig
+from fedcue.config.words import flat
 from fedcue.errors import FedcueError
 from fedcue.model.backbone import locate
 from fedcue.model.vit import Architecture
-from fedcue.settings import RunConfig
-
-LOCAL = {
-    "": ("recipe", "workers", "device", "cache", "checkpoint", "client_timeout", "log"),
-    "backbone": ("name",),
-    "data": ("root", "cache_bytes", "cache_folder"),
-}
-"""Settings, by section, that each machine has for itself."""
 
 
 class RefusalError(FedcueError):
@@ -98,11 +93,8 @@ def preprocessing_print(config: RunConfig, shape: Architecture) -> str:
 
 def settings_print(settings: Mapping[str, Any]) -> str:
     """Return the hash of every setting that all machines share."""
-    shared = {key: value for key, value in settings.items() if key not in LOCAL[""]}
-    for section in ("backbone", "data"):
-        own = shared[section]
-        shared[section] = {key: value for key, value in own.items() if key not in LOCAL[section]}
-    return _print(shared)
+    everything = flat(settings)
+    return _print({key: value for key, value in everything.items() if scope_of(key) not in OF_ONE_MACHINE})
 
 
 def _print(value: Any) -> str:

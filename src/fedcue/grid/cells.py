@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedcue.config import read_recipe, resolve
+from fedcue.config.layers import resolve
+from fedcue.config.recipes import read_recipe
+from fedcue.config.settings import RunConfig
+from fedcue.config.words import folder_name, typed
 from fedcue.errors import ConfigError
-from fedcue.record.names import describe, folder_name
-from fedcue.settings import RunConfig
 
 Values = Mapping[str, tuple[Any, ...]]
 """Settings by dotted key, each with the values it takes in turn."""
@@ -94,6 +95,11 @@ class Grid:
             own += self.variants.get(method, ())
             for variant, changes in itertools.product(own, product_of(self.values)):
                 yield method, {**changes, **variant}
+
+
+def describe(changes: Mapping[str, Any]) -> str:
+    """Return settings as text: ``key=value key=value``."""
+    return " ".join(f"{key}={typed(value)}" for key, value in changes.items())
 
 
 def product_of(values: Values) -> list[dict[str, Any]]:

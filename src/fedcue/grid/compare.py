@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedcue.config import parse, read_recipe
+from fedcue.config.layers import parse
+from fedcue.config.recipes import read_recipe
 from fedcue.errors import ConfigError, RunFolderError
 from fedcue.grid.cells import Cell, Grid
 from fedcue.grid.options import compare_table, read_methods, read_seeds, read_variants

@@ -12,13 +12,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from fedcue.config import dump
+from fedcue.config.layers import dump
 from fedcue.errors import RunFolderError
-from fedcue.federate import begin
 from fedcue.grid.cells import Cell
-from fedcue.grid.identity import PLACES
 from fedcue.grid.worker import Retest, Start, Task, work
 from fedcue.record.files import explained
+from fedcue.rounds.resume import differing
 
 State = Literal["finished", "stopped", "new", "other"]
 """What lies in a run's folder: its result, a part of it, nothing, or something else."""
@@ -94,7 +93,7 @@ def state_of(cell: Cell) -> State:
 
 def difference(cell: Cell) -> str:
     """Say how the configuration in a run's folder differs from the cell's, or nothing."""
-    return begin.difference(cell.config, cell.folder, PLACES)
+    return differing(cell.config, cell.folder, ("machine",))
 
 
 def _is_finished(folder: Path) -> bool:

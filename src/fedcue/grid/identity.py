@@ -7,30 +7,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedcue.config import dump, flat, resolve
-from fedcue.federate.retest import TEST_ONLY
-from fedcue.record.names import as_typed
-from fedcue.settings import RunConfig
+from fedcue.after.retest import TEST_ONLY
+from fedcue.config.layers import dump, resolve
+from fedcue.config.scope import NOT_IN_LABELS, scope_of
+from fedcue.config.settings import RunConfig
+from fedcue.config.words import flat, typed
 
-PLACES = (
-    "environment", "workers", "device", "log", "cache", "checkpoint", "client_timeout",
-    "data.root", "data.cache_folder", "data.cache_bytes",
-)  # fmt: skip
-"""Settings that say where and how a run is computed, not what."""
-
-BESIDE = (
-    "snapshots", "evaluation.every", "evaluation.chunk", "evaluation.cls_sample",
-    "evaluation.prototype_sample",
-)  # fmt: skip
-"""Settings that say what is written down besides the result."""
+NOT_APART = ("evaluation.every", "data.root", "data.cache_folder", "data.cache_bytes")
+"""Settings that do not change what a row says: how often a run is tested on its way, where its images lie."""
 
 
 def settings_that_matter(config: RunConfig) -> dict[str, Any]:
     """Return every setting on which the result depends, by dotted key; recipe and seed are left out."""
-    left_out = {*PLACES, *BESIDE, "recipe", "seed"}
     found = flat(dump(config))
     found["backbone.name"] = _backbone_name(found["backbone.name"])
-    return {key: value for key, value in found.items() if not {key, key.partition(".")[0]} & left_out}
+    return {
+        key: value
+        for key, value in found.items()
+        if scope_of(key) not in NOT_IN_LABELS and key not in NOT_APART
+    }
 
 
 def differences(config: RunConfig, recipe: Mapping[str, Any]) -> dict[str, str]:
@@ -50,7 +45,7 @@ def differences(config: RunConfig, recipe: Mapping[str, Any]) -> dict[str, str]:
             same = key not in unusual  # an option of the new name at its default, or one of the old name
         if same or key == "method.name":
             continue
-        found[key] = as_typed(own[key]) if key in own else "none"
+        found[key] = typed(own[key]) if key in own else "none"
     return found
 
 
@@ -65,7 +60,7 @@ def trained_alike(config: RunConfig) -> str:
 def asked_at_test(config: RunConfig) -> list[str]:
     """Return the settings that matter at test only, as typed."""
     own = settings_that_matter(config)
-    return [f"{key}={as_typed(own[key])}" for key in TEST_ONLY if key in own]
+    return [f"{key}={typed(own[key])}" for key in TEST_ONLY if key in own]
 
 
 def _backbone_name(name: str) -> str:

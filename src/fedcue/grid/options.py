@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from fedcue.config import parse, read_recipe
+from fedcue.config.layers import parse
+from fedcue.config.recipes import read_recipe
 from fedcue.errors import ConfigError
 from fedcue.grid.cells import ALL, Values, Variants
 from fedcue.registry import METHODS, PAPER_METHODS, Options

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedcue.config import read_recipe
+from fedcue.config.recipes import read_recipe
+from fedcue.config.words import folder_name
 from fedcue.grid.cells import Cell, Grid
 from fedcue.grid.entries import read_entry
 from fedcue.grid.execute import Watcher, run_grid
 from fedcue.grid.identity import asked_at_test, differences, trained_alike
 from fedcue.grid.table import Entry, RunTable, identity_of
 from fedcue.grid.worker import Retest
-from fedcue.record.names import folder_name
 
 CONTROL = ("method.logit_prior=test",)
 """What a finished run is tested with besides: the client's log prior added to the logits."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedcue.federate.cost import matmul_gflops, plan
 from fedcue.grid.cells import Cell
+from fedcue.plan.dry_run import matmul_gflops, plan
 
 
 def seconds_of(cells: Sequence[Cell]) -> list[float]:

@@ -14,13 +14,13 @@ from typing import Any
 
 import tomli_w
 
-from fedcue.config import merge, read_recipe
+from fedcue.config.recipes import merge, read_recipe
+from fedcue.config.words import typed
 from fedcue.errors import ConfigError
-from fedcue.grid.cells import Cell, Grid, Values, product_of
+from fedcue.grid.cells import Cell, Grid, Values, describe, product_of
 from fedcue.grid.execute import finished
 from fedcue.record.files import write_json, write_text
 from fedcue.record.folder import read_summary
-from fedcue.record.names import as_typed, describe
 from fedcue.registry import METHODS
 
 BEFORE: Mapping[str, Any] = {"evaluation.every": 0, "snapshots": []}
@@ -126,7 +126,7 @@ def edges(changes: Mapping[str, Any], values: Values) -> tuple[str, ...]:
             value for value in values[key] if isinstance(value, int | float) and not isinstance(value, bool)
         ]
         if len(numbers) == len(values[key]) > 1 and chosen in (min(numbers), max(numbers)):
-            found.append(f"{key}={as_typed(chosen)}")
+            found.append(f"{key}={typed(chosen)}")
     return tuple(found)
 
 
@@ -156,9 +156,9 @@ def write_candidates(
         texts = {
             **row,
             "accuracies": " ".join(map(repr, row["accuracies"])),
-            "chosen": as_typed(row["chosen"]),
+            "chosen": typed(row["chosen"]),
         }
-        writer.writerow("" if value is None else as_typed(value) for value in texts.values())
+        writer.writerow("" if value is None else typed(value) for value in texts.values())
     write_text(out / "trials.csv", text.getvalue())
 
 
@@ -182,7 +182,7 @@ def write_recipe(out: Path, grid: Grid, choices: Mapping[str, Choice]) -> Path:
     place["per_method"] = tables
     path = out / "tuned.toml"
     left_out = ("evaluation.on", "profile")  # the latter stands in the tables
-    given = [f"{key}={as_typed(value)}" for key, value in grid.overrides.items() if key not in left_out]
+    given = [f"{key}={typed(value)}" for key, value in grid.overrides.items() if key not in left_out]
     command = shlex.join(["fedcue", "compare", str(path), "--methods", ",".join(choices), *given])
     write_text(path, f"# {command}\n{tomli_w.dumps(tuned)}")
     return path

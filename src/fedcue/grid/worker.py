@@ -11,11 +11,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
-from fedcue.config import resolve
+from fedcue.after.retest import retest
+from fedcue.clients.roster import Roster
+from fedcue.config.layers import resolve
 from fedcue.errors import FedcueError, Interrupted
-from fedcue.federate.retest import retest
-from fedcue.federate.roster import Roster
-from fedcue.federate.run import run
+from fedcue.rounds.loop import run
 
 Start = Literal["new", "resume", "finished"]
 """How a run begins: from nothing, where it stopped, or not at all."""

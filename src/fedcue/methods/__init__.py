@@ -1,1 +1,73 @@
-"""The federated prompt-tuning methods: one file each, on the contract of ``base.Method``."""
+"""Federated prompt-tuning methods, one file each, and all that the author of one imports."""
+
+from pydantic import Field
+
+from fedcue.aggregate.mean import Sums
+from fedcue.errors import ClientError, ConfigError
+from fedcue.methods.base import PAPER, Method, check_blocks, classify
+from fedcue.methods.client import Client
+from fedcue.methods.tensors import (
+    First,
+    PromptInit,
+    head,
+    kept,
+    kept_as,
+    prompt,
+    prompt_start,
+    reply,
+    server,
+    statistic,
+    trained,
+    uniform,
+    uniform_values,
+    zeros,
+)
+from fedcue.model.prompted import Insertion, Prompter, no_prompts
+from fedcue.model.prompts import deep, inserted, shallow
+from fedcue.rng import torch_rng
+from fedcue.train.batches import Batch
+from fedcue.train.sgd import Loss, StepFilter
+from fedcue.types import ServerState, Sizes, Tensors, TensorSpec, Update, put_rows, take_rows
+
+__all__ = [
+    "PAPER",
+    "Batch",
+    "Client",
+    "ClientError",
+    "ConfigError",
+    "Field",
+    "First",
+    "Insertion",
+    "Loss",
+    "Method",
+    "PromptInit",
+    "Prompter",
+    "ServerState",
+    "Sizes",
+    "StepFilter",
+    "Sums",
+    "TensorSpec",
+    "Tensors",
+    "Update",
+    "check_blocks",
+    "classify",
+    "deep",
+    "head",
+    "inserted",
+    "kept",
+    "kept_as",
+    "no_prompts",
+    "prompt",
+    "prompt_start",
+    "put_rows",
+    "reply",
+    "server",
+    "shallow",
+    "statistic",
+    "take_rows",
+    "torch_rng",
+    "trained",
+    "uniform",
+    "uniform_values",
+    "zeros",
+]

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
 from torch import Generator, Tensor
 
-from fedcue.errors import ConfigError
-from fedcue.methods.base import PAPER, Method, Visit, initial_prompts
-from fedcue.model.prompted import PromptedViT, Prompter
-from fedcue.model.prompts import shallow
-from fedcue.rng import torch_rng
-from fedcue.train.local import StepFilter
-from fedcue.train.samples import Batch
-from fedcue.types import ClientMemory, Download, Setting, Tensors, Update
+import fedcue.methods as fm
 
 
-class FedPR(Method):
+class FedPR(fm.Method):
     """Prompts behind cls at block 0; the optimiser's change of them is projected, the head's is not.
 
     The projector is made from the broadcast prompts at every visit, the first one included: with
@@ -27,11 +19,10 @@ class FedPR(Method):
     """
 
     name: ClassVar[str] = "fedpr"
-    prompt_names: ClassVar[tuple[str, ...]] = ("shared_prompts",)
     profiles: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": PAPER,
+        "paper": fm.PAPER,
         "native": {
-            **PAPER,
+            **fm.PAPER,
             "method.weighting": "size",
             "training.optimiser": "adam",
             "training.weight_decay": 0.0,
@@ -39,38 +30,36 @@ class FedPR(Method):
         },
     }
 
-    prompts: int = Field(default=10, ge=1, le=10_000, description="number of shared prompts")
-    prompt_init: Literal["vpt", "zeros"] = "vpt"
-    ratio: float | None = Field(
+    prompts: int = fm.Field(default=10, ge=1, le=10_000, description="number of shared prompts")
+    prompt_init: fm.PromptInit = fm.Field(default="vpt", description="how prompts start")
+    ratio: float | None = fm.Field(
         default=0.8, gt=0, le=1, description="share of directions kept (none: all but the prompts' own)"
     )
-    normalise_projector: bool = Field(default=True, description="divide the projector by its Frobenius norm")
+    normalise_projector: bool = fm.Field(default=True, description="divide the projector by its norm")
 
-    def check(self, setting: Setting) -> None:
+    def check(self, sizes: fm.Sizes) -> None:
         """Refuse prompts that leave no direction to move in."""
-        if self.prompts >= setting.width:
-            raise ConfigError(
-                f"method.prompts={self.prompts} may span all {setting.width} directions of the backbone, "
-                "so that nothing could be trained. Give fewer prompts."
+        if self.prompts >= sizes.width:
+            raise fm.ConfigError(
+                f"method.prompts={self.prompts} may span all {sizes.width} directions of the backbone, "
+                "and nothing could be trained. Give fewer prompts."
             )
 
-    def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
-        """Return the head and the prompts ``[n, d]``."""
-        prompts = initial_prompts("shared_prompts", self.prompts, setting, seed, self.prompt_init)
-        return {**super().initial(setting, seed), "shared_prompts": prompts}
+    def tensors(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
+        """Declare the head and the prompts ``[n, d]``."""
+        shape = (self.prompts, sizes.width)
+        return [*super().tensors(sizes), fm.prompt("shared_prompts", shape, sizes, self.prompt_init)]
 
-    def update(self, visit: Visit, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
+    def update(self, client: fm.Client, sent: fm.Tensors) -> fm.Update:
         """Train head and prompts, each step of the prompts projected."""
-        loss = self.loss(visit.model, download.tensors)
-        trained, value = visit.fit(loss, download.tensors, download.round, self.step_filter(download))
-        return Update(visit.client, len(visit.samples), trained, value), memory
+        step_filter = self.step_filter(sent["shared_prompts"], client.seed)
+        return client.update(*client.fit(self.loss(sent), sent, step_filter))
 
-    def step_filter(self, download: Download) -> StepFilter:
+    def step_filter(self, prompts: Tensor, seed: int) -> fm.StepFilter:
         """Return the projection of the optimiser's changes, after momentum, clipping and decay."""
-        prompts = download.tensors["shared_prompts"]
         width = prompts.shape[1]
         count = 0 if self.ratio is None else math.floor(width * (1 - self.ratio) + 1e-9)
-        dropped = dropped_directions(prompts, count, torch_rng(download.seed, "fedpr"))
+        dropped = dropped_directions(prompts, count, fm.torch_rng(seed, "fedpr"))
         scale = math.sqrt(width - dropped.shape[1]) if self.normalise_projector else 1.0
 
         def project(name: str, change: Tensor) -> Tensor:
@@ -81,9 +70,9 @@ class FedPR(Method):
 
         return project
 
-    def prompter(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Prompter:
+    def prompter(self, tensors: fm.Tensors, batch: fm.Batch) -> fm.Prompter:
         """Insert the prompts at block 0."""
-        return shallow(tensors["shared_prompts"])
+        return fm.shallow(tensors["shared_prompts"])
 
 
 def dropped_directions(prompts: Tensor, count: int, generator: Generator) -> Tensor:

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from pydantic import Field
-from torch import Tensor
-
-from fedcue.methods.base import Method, initial_prompts
-from fedcue.model.prompted import PromptedViT, Prompter
-from fedcue.model.prompts import shallow
-from fedcue.train.samples import Batch
-from fedcue.types import Setting, Tensors
+import fedcue.methods as fm
 
 
-class FedVPT(Method):
+class FedVPT(fm.Method):
     """Prompts behind cls at block 0, carried to the end and ignored by the head (eq. 1-2)."""
 
     name: ClassVar[str] = "fedvpt"
-    prompt_names: ClassVar[tuple[str, ...]] = ("shared_prompts",)
 
-    prompts: int = Field(default=1, ge=1, le=10_000, description="number of shared prompts")
-    prompt_init: Literal["vpt", "zeros"] = "vpt"
+    prompts: int = fm.Field(default=1, ge=1, le=10_000, description="number of shared prompts")
+    prompt_init: fm.PromptInit = fm.Field(default="vpt", description="how prompts start")
 
-    def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
-        """Return the head and the prompts ``[n, d]``."""
-        prompts = initial_prompts("shared_prompts", self.prompts, setting, seed, self.prompt_init)
-        return {**super().initial(setting, seed), "shared_prompts": prompts}
+    def tensors(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
+        """Declare the head and the prompts P ``[n, d]``."""
+        shape = (self.prompts, sizes.width)
+        return [*super().tensors(sizes), fm.prompt("shared_prompts", shape, sizes, self.prompt_init)]
 
-    def prompter(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Prompter:
+    def prompter(self, tensors: fm.Tensors, batch: fm.Batch) -> fm.Prompter:
         """Insert the prompts at block 0."""
-        return shallow(tensors["shared_prompts"])
+        return fm.shallow(tensors["shared_prompts"])

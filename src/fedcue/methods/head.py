@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fedcue.methods.base import Method
-from fedcue.types import Setting
+import fedcue.methods as fm
 
 
-class HeadTuning(Method):
+class HeadTuning(fm.Method):
     """No prompts: each image passes the frozen backbone once, then only the head is trained."""
 
     name: ClassVar[str] = "head"
 
-    def first_block(self, setting: Setting) -> int:
-        """Return the depth: no block sees a prompt, so the final feature is computed once."""
-        return setting.depth
+    def first_block(self, sizes: fm.Sizes) -> int:
+        """Return the depth: no block sees a prompt, and the final feature is computed once."""
+        return sizes.depth

@@ -1,200 +1,191 @@
 """PEP-FedPT: shared prompts, and class prompts mixed for each image by prototypes and priors.
 
-Blocks are counted from 0 here: the paper's layers 5, 6, 7 are blocks 4, 5, 6.
+Blocks are counted from 0 here: the paper's layers 5, 6, 7 are blocks 4, 5, 6. What only an ablation
+changes is in ``pep_variants``.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
-from pydantic import Field, field_validator
+import torch.nn.functional as F
+from pydantic import field_validator
 from torch import Tensor
 
-from fedcue.aggregate.mean import Combine, sum_updates
-from fedcue.aggregate.prototypes import first_prototypes, move_prototypes
-from fedcue.errors import ConfigError
-from fedcue.methods.base import Method, Visit, initial_prompts
-from fedcue.model.prompted import PromptedViT, Prompter, no_prompts
-from fedcue.model.prompts import class_scores, mixed, shallow
-from fedcue.train.samples import Batch
-from fedcue.types import ClientMemory, Download, Kind, ServerState, Setting, Tensors, Update
-
-ROWS = {"class_prompts": 0, "prototypes": 1, "has_prototype": 0}
-"""Tensors of which a client uses its own classes' rows, and their class axis."""
-CENTROIDS = {"centroids": 1, "holds": 0}
-"""What a client tells of its classes, likewise."""
+import fedcue.methods as fm
 
 
-class PEP(Method):
+class PEP(fm.Method):
     """Prompt estimation from prototypes: per-image prompts from global parameters only."""
 
     name: ClassVar[str] = "pep"
-    class_rows: ClassVar[dict[str, int]] = ROWS | CENTROIDS
-    periodic: ClassVar[tuple[str, ...]] = ("prototypes", "has_prototype")
 
-    prompts: int = Field(default=1, ge=0, le=10_000, description="number of shared prompts at block 0")
-    prompt_init: Literal["vpt", "zeros"] = "vpt"
-    layers: tuple[int, ...] = Field(
-        default=(4, 5, 6), description="blocks with a mixed prompt, counted from 0; [] is FedVPT"
+    prompts: int = fm.Field(default=1, ge=1, le=10_000, description="shared prompts at block 0 (n_S)")
+    layers: tuple[int, ...] = fm.Field(
+        default=(4, 5, 6), min_length=1, description="blocks with a mixed prompt, counted from 0"
     )
-    ccmp_mode: Literal["replace", "accumulate"] = "replace"
-    temperature: float = Field(default=0.05, gt=0)
-    prior: Literal["client", "uniform"] = Field(default="client", description="uniform: without class priors")
-    score_source: Literal["prompted", "bare"] = "prompted"
-    detach_scores: bool = False
-    zero_prototype: Literal["neutral", "zero"] = "neutral"
-    period: int = Field(default=10, ge=1, description="rounds between prototype updates (R)")
-    momentum: float = Field(default=0.5, ge=0, le=1, description="of the prototypes (rho)")
-    initial_mean: Literal["nonzero", "literal"] = "nonzero"
-    prototype_weight: Literal["uniform", "count"] = "uniform"
+    temperature: float = fm.Field(default=0.05, gt=0, description="of the class scores (tau)")
+    period: int = fm.Field(default=10, ge=1, description="rounds between prototype updates (R)")
+    momentum: float = fm.Field(default=0.5, ge=0, le=1, description="of the prototypes (rho)")
 
     @field_validator("layers")
     @classmethod
     def _ascending(cls, layers: tuple[int, ...]) -> tuple[int, ...]:
-        if min(layers, default=0) < 0 or list(layers) != sorted(set(layers)):
+        if min(layers) < 0 or list(layers) != sorted(set(layers)):
             raise ValueError("must be ascending block indices from 0, such as [4, 5, 6]")
         return layers
 
-    def check(self, setting: Setting) -> None:
+    def check(self, sizes: fm.Sizes) -> None:
         """Refuse mixed prompts beyond the last block."""
-        if max(self.layers, default=0) >= setting.depth:
-            raise ConfigError(
+        if max(self.layers) >= sizes.depth:
+            raise fm.ConfigError(
                 f"method.layers={list(self.layers)} reach beyond the backbone, whose blocks are "
-                f"0 to {setting.depth - 1}. Give smaller indices."
+                f"0 to {sizes.depth - 1}. Give smaller indices."
             )
 
-    def first_block(self, setting: Setting) -> int:
-        """Return block 0, or without shared prompts the first mixed block."""
-        return 0 if self.prompts else min(self.layers, default=setting.depth)
-
-    def bare_blocks(self, setting: Setting) -> tuple[int, ...]:
+    def bare_blocks(self, sizes: fm.Sizes) -> tuple[int, ...]:
         """Return the mixed blocks: the warm start needs cls there."""
         return self.layers
 
-    def shared(self) -> tuple[str, ...]:
-        """Return the names of H, P_S and P_C, as far as they are there."""
-        prompts = ("shared_prompts",) * (self.prompts > 0) + ("class_prompts",) * bool(self.layers)
-        return (*super().shared(), *prompts)
+    def tensors(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
+        """Declare H, P_S, P_C (one set for all mixed blocks), the prototypes and the clients' centroids."""
+        classes, mixed = (sizes.classes,), (len(self.layers), sizes.classes, sizes.width)
+        return [
+            *super().tensors(sizes),
+            fm.prompt("shared_prompts", (self.prompts, sizes.width), sizes),
+            fm.prompt("class_prompts", (sizes.classes, sizes.width), sizes, rows=0),
+            fm.statistic("prototypes", mixed, rows=1, seldom=True),
+            fm.statistic("has_prototype", classes, rows=0, seldom=True, dtype=torch.bool),
+            fm.reply("centroids", mixed, "class_sums", rows=1, returned=True),
+            fm.reply("holds", classes, "class_counts", rows=0, returned=True, dtype=torch.bool),
+            fm.server("centroid_sums", mixed),
+            fm.server("centroid_weights", classes),
+        ]
 
-    def sent(self) -> tuple[str, ...]:
-        """Return the trained tensors, the prototypes and which classes have one."""
-        return (*self.shared(), *("prototypes", "has_prototype") * bool(self.layers))
+    # At the server (the paper's Algorithm 2)
 
-    def returned(self) -> tuple[str, ...]:
-        """Return the trained tensors, the client's centroids and which classes have one."""
-        return (*self.shared(), *tuple(CENTROIDS) * bool(self.layers))
+    def start(self, sizes: fm.Sizes, seed: int, sums: fm.Sums) -> fm.ServerState:
+        """Average the bare ViT's centroids over their holders into the first prototypes."""
+        first = self.table(sizes).first(seed)
+        return fm.ServerState(0, first | mean_centroids(sums.total("centroids"), sums.total("holds")))
 
-    def replied(self) -> tuple[str, ...]:
-        """Return the centroids and which classes have one."""
-        return tuple(CENTROIDS) * bool(self.layers)
-
-    def kinds(self) -> dict[str, Kind]:
-        """Declare the centroids beside the trained tensors."""
-        centroids: dict[str, Kind] = {"centroids": "class_sums", "holds": "class_counts"}
-        return {**super().kinds(), **(centroids if self.layers else {})}
-
-    def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
-        """Return H, P_S ``[n, d]`` and P_C ``[C, d]``: one set for all mixed blocks."""
-        counts = {"shared_prompts": self.prompts, "class_prompts": setting.classes}
-        return super().initial(setting, seed) | {
-            name: initial_prompts(name, count, setting, seed, self.prompt_init)
-            for name, count in counts.items()
-            if name in self.shared()
-        }
-
-    def start(
-        self, setting: Setting, seed: int, replies: Iterable[Update], combine: Combine = sum_updates
-    ) -> ServerState:
-        """Average the bare ViT's centroids into the first prototypes."""
-        tensors = self.initial(setting, seed)
-        if self.layers:
-            sums = combine(replies)
-            weight = sums.total("holds")
-            everyone = torch.full_like(weight, sums.updates) if self.initial_mean == "literal" else None
-            tensors |= first_prototypes(sums.total("centroids"), weight, everyone)
-        return ServerState(0, tensors)
-
-    def aggregate(
-        self, state: ServerState, updates: Iterable[Update], combine: Combine = sum_updates
-    ) -> ServerState:
+    def aggregate(self, state: fm.ServerState, sums: fm.Sums) -> fm.ServerState:
         """FedAvg; collect centroids; after every R rounds move the prototypes (``eq:centroid_eq``)."""
-        sums = combine(updates, self.weighting, plain=tuple(CENTROIDS))
-        tensors = {**state.tensors, **{name: sums.mean(name) for name in self.shared()}}
-        if self.layers:
-            tensors["centroid_sums"] = tensors["centroid_sums"] + sums.total("centroids")
-            tensors["centroid_weights"] = tensors["centroid_weights"] + sums.total("holds")
-            if (state.round + 1) % self.period == 0:
-                tensors |= move_prototypes(tensors, self.momentum)
-        return ServerState(state.round + 1, tensors)
+        tensors = {**state.tensors, **sums.means()}
+        tensors["centroid_sums"] = tensors["centroid_sums"] + sums.total("centroids")
+        tensors["centroid_weights"] = tensors["centroid_weights"] + sums.total("holds")
+        if (state.round + 1) % self.period == 0:
+            tensors |= move_prototypes(tensors, self.momentum)
+        return fm.ServerState(state.round + 1, tensors)
 
-    def warm_up(self, visit: Visit) -> Update | None:
+    # At the client (the paper's Algorithm 1)
+
+    def warm_up(self, client: fm.Client) -> fm.Tensors:
         """Send the class centroids of the bare ViT."""
-        if not self.layers:
-            return None
-        reply = visit.centroids(lambda batch: batch.bare_cls, self.prototype_weight)
-        return Update(visit.client, len(visit.samples), reply)
+        return client.centroids(lambda batch: batch.bare_cls)
 
-    def personalize(
-        self, model: PromptedViT, download: Download, log_priors: Tensor, memory: ClientMemory
-    ) -> Tensors:
+    def personal(self, client: fm.Client, sent: fm.Tensors) -> fm.Tensors:
         """Keep the rows of the classes with a prior: the weight of all others is exactly zero."""
-        if not self.layers:
-            return download.tensors
-        held = (self._priors(log_priors) > -torch.inf).view(-1, log_priors.shape[-1]).any(0).nonzero()[:, 0]
-        kept = {name: download.tensors[name].index_select(axis, held) for name, axis in ROWS.items()}
-        return {**download.tensors, **kept, "classes": held}
+        held = client.held_classes()
+        return {**fm.take_rows(sent, client.table.class_axes, held), "classes": held}
 
-    def update(self, visit: Visit, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
+    def update(self, client: fm.Client, sent: fm.Tensors) -> fm.Update:
         """Take the centroids under the broadcast state, then train H, P_S and P_C."""
-        if not self.layers:
-            return super().update(visit, download, memory)
-        described = self.personalize(visit.model, download, visit.described.log_priors, memory)
-        cls_tokens = partial(self._cls_tokens, visit.model, described)
-        reply = visit.centroids(cls_tokens, self.prototype_weight)
-        tensors = self.personalize(visit.model, download, visit.samples.log_priors, memory)
-        start = {name: tensors[name] for name in self.shared()}
-        trained, loss = visit.fit(self.loss(visit.model, tensors), start, download.round)
-        rows, prompts = trained["class_prompts"], download.tensors["class_prompts"]
-        trained["class_prompts"] = prompts.index_copy(0, tensors["classes"], rows)
-        return Update(visit.client, len(visit.samples), {**trained, **reply}, loss), memory
+        broadcast = self.personal(client.described(), sent)
+        centroids = client.centroids(lambda batch: self.cls_tokens(broadcast, batch))
+        tensors = self.personal(client, sent)
+        start = {name: tensors[name] for name in client.table.trained}
+        trained, loss = client.fit(self.loss(tensors), start)
+        whole = fm.put_rows(trained, client.table.class_axes, tensors["classes"], sent)
+        return client.update({**whole, **centroids}, loss)
 
-    def prompter(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Prompter:
-        """Insert P_S at block 0 and m = s P_C at the mixed blocks (``eq:pr_mix``)."""
-        first = shallow(tensors["shared_prompts"]) if self.prompts else no_prompts
+    # On both sides
 
-        def mix(position: int, cls: Tensor) -> Tensor:
-            return self._scores(tensors, batch, position, cls) @ tensors["class_prompts"]
+    def prompter(self, tensors: fm.Tensors, batch: fm.Batch) -> fm.Prompter:
+        """Insert P_S at block 0 and m = s P_C at the mixed blocks, in one slot (``eq:pr_mix``)."""
+        shared = tensors["shared_prompts"]
 
-        return mixed(first, self.layers, mix, replace=self.ccmp_mode == "replace")
+        def insert(block: int, tokens: Tensor) -> fm.Insertion | None:
+            if block not in self.layers:
+                return fm.Insertion(shared) if block == 0 else None
+            position = self.layers.index(block)
+            mixed = self.scores(tensors, batch, position, tokens[:, 0]) @ tensors["class_prompts"]
+            slot = mixed[:, None]  # [B, 1, d]
+            if block == 0:
+                slot = torch.cat([slot, shared.expand(len(slot), -1, -1)], 1)
+            return fm.Insertion(slot, overwrite=self.overwrites(position))
 
-    def inspect(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
+        return insert
+
+    def overwrites(self, position: int) -> bool:
+        """Tell whether the mixed prompt takes the slot of the one before it."""
+        return position > 0
+
+    def scores(self, tensors: fm.Tensors, batch: fm.Batch, position: int, cls: Tensor) -> Tensor:
+        """Return s ``[B, classes held]`` at the mixed block ``position`` (``final_mixing``)."""
+        log_priors = batch.log_priors[..., tensors["classes"]]
+        prototypes, known = tensors["prototypes"][position], tensors["has_prototype"]
+        return class_scores(cls, prototypes, known, log_priors, self.temperature)
+
+    def cls_tokens(self, tensors: fm.Tensors, batch: fm.Batch) -> Tensor:
+        """Return cls at the input of each mixed block ``[B, L, d]``."""
+        return batch.cls_tokens(self.prompter(tensors, batch), self.layers)
+
+    def inspect(self, tensors: fm.Tensors, batch: fm.Batch) -> dict[str, Tensor]:
         """Return the mixing weights ``[B, L, C]``."""
-        if not self.layers:
-            return {}
-        cls = self._cls_tokens(model, tensors, batch)
-        scores = torch.stack([self._scores(tensors, batch, i, cls[:, i]) for i in range(len(self.layers))], 1)
+        cls = self.cls_tokens(tensors, batch)
+        scores = torch.stack([self.scores(tensors, batch, i, cls[:, i]) for i in range(len(self.layers))], 1)
         everywhere = scores.new_zeros(*scores.shape[:2], batch.log_priors.shape[-1])
         return {"mixing_weights": everywhere.index_copy(2, tensors["classes"], scores)}
 
-    def _priors(self, log_priors: Tensor) -> Tensor:
-        classes = log_priors.shape[-1]
-        return log_priors if self.prior == "client" else torch.full_like(log_priors, -math.log(classes))
 
-    def _scores(self, tensors: Tensors, batch: Batch, position: int, cls: Tensor) -> Tensor:
-        """Return s ``[B, classes held]`` at the mixed block ``position`` (``final_mixing``)."""
-        scores = class_scores(
-            batch.bare_cls[:, position] if self.score_source == "bare" else cls,
-            tensors["prototypes"][position],
-            tensors["has_prototype"],
-            self._priors(batch.log_priors)[..., tensors["classes"]],
-            self.temperature,
-            self.zero_prototype == "neutral",
-        )
-        return scores.detach() if self.detach_scores else scores
+def class_scores(
+    cls: Tensor, prototypes: Tensor, known: Tensor, log_priors: Tensor, temperature: float
+) -> Tensor:
+    """Return each image's class membership scores (``exp_similarity``, ``final_mixing``).
 
-    def _cls_tokens(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Tensor:
-        return model.cls_tokens(batch.inputs, self.prompter(model, tensors, batch), self.layers)
+    ``cls [B, d], prototypes [C, d], known [C], log_priors [C] or [B, C] -> [B, C]``. A class that has
+    no prototype yet takes the mean similarity of the client's classes that have one. In log space and
+    at least float32: finite for any temperature.
+    """
+    similarity = cosines(cls, prototypes)  # [B, C]
+    owned = (known & (log_priors > -torch.inf)).to(similarity.dtype).expand_as(similarity)
+    average = (similarity * owned).sum(-1, keepdim=True) / owned.sum(-1, keepdim=True).clamp(min=1)
+    similarity = torch.where(known, similarity, average)
+    return torch.softmax(similarity / temperature + log_priors, -1)
+
+
+def cosines(cls: Tensor, prototypes: Tensor) -> Tensor:
+    """Return the cosines ``[B, C]`` of ``cls [B, d]`` and ``prototypes [C, d]``, at least in float32."""
+    precise = torch.promote_types(cls.dtype, torch.float32)
+    return F.normalize(cls.to(precise), dim=-1) @ F.normalize(prototypes.to(precise), dim=-1).T
+
+
+def mean_centroids(total: Tensor, weight: Tensor, divisor: Tensor | None = None) -> dict[str, Tensor]:
+    """Return prototypes from summed centroids ``[L, C, d]`` and their holders ``[C]``; empty sums.
+
+    Each class is divided by the weight of its holders, or by ``divisor`` where one is given.
+    """
+    return {
+        "prototypes": total / (weight if divisor is None else divisor).clamp(min=1)[:, None],
+        "has_prototype": weight > 0,
+        "centroid_sums": torch.zeros_like(total),
+        "centroid_weights": torch.zeros_like(weight),
+    }
+
+
+def move_prototypes(tensors: fm.Tensors, momentum: float) -> dict[str, Tensor]:
+    """Move the prototypes towards the period's mean centroids (``eq:mometum_update``).
+
+    A class nobody sent keeps its prototype; one that had none takes the mean as it is.
+    """
+    recent = mean_centroids(tensors["centroid_sums"], tensors["centroid_weights"])
+    old, known, seen = tensors["prototypes"], tensors["has_prototype"], recent["has_prototype"]
+    new = recent["prototypes"]
+    moved = torch.where(known[:, None], momentum * old + (1 - momentum) * new, new)
+    return {
+        **recent,
+        "prototypes": torch.where(seen[:, None], moved, old),
+        "has_prototype": known | seen,
+    }

@@ -2,53 +2,37 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from pydantic import Field
-from torch import Tensor
-
-from fedcue.methods.base import Method, Visit, initial_prompts
-from fedcue.model.prompted import PromptedViT, Prompter
-from fedcue.model.prompts import shallow
-from fedcue.train.samples import Batch
-from fedcue.types import ClientMemory, Download, Tensors, Update
+import fedcue.methods as fm
 
 
-class PPT(Method):
+class PPT(fm.Method):
     """Private prompts at block 0, from one common initial value; only the head travels.
 
     A client that never trained, held-out or not yet sampled, predicts with the initial prompts.
     """
 
     name: ClassVar[str] = "ppt"
-    keeps_memory: ClassVar[bool] = True
 
-    prompts: int = Field(default=1, ge=1, le=10_000, description="number of private prompts")
-    prompt_init: Literal["vpt", "zeros"] = "vpt"
-    alternate: bool = Field(default=False, description="train first the prompts alone, then the head alone")
+    prompts: int = fm.Field(default=1, ge=1, le=10_000, description="number of private prompts")
+    prompt_init: fm.PromptInit = fm.Field(default="vpt", description="how prompts start")
+    alternate: bool = fm.Field(default=False, description="train first the prompts, then the head")
 
-    def private(self) -> tuple[str, ...]:
-        """Return the name of the client's prompts."""
-        return ("private_prompts",)
+    def tensors(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
+        """Declare the shared head and the client's prompts ``[n, d]``."""
+        start = fm.prompt_start("private_prompts", sizes, self.prompt_init)
+        return [*super().tensors(sizes), fm.kept("private_prompts", (self.prompts, sizes.width), start)]
 
-    def personalize(
-        self, model: PromptedViT, download: Download, log_priors: Tensor, memory: ClientMemory
-    ) -> Tensors:
-        """Return the shared head and the client's prompts ``[n, d]``, at first those all start with."""
-        sizes, seed = model.architecture, download.seed
-        first = initial_prompts("private_prompts", self.prompts, sizes, seed, self.prompt_init)
-        return {"private_prompts": first.to(model.device), **download.tensors, **memory.tensors}
-
-    def update(self, visit: Visit, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
+    def update(self, client: fm.Client, sent: fm.Tensors) -> fm.Update:
         """Train prompts and head together or, with ``alternate``, one after the other."""
         if not self.alternate:
-            return super().update(visit, download, memory)
-        tensors = self.personalize(visit.model, download, visit.samples.log_priors, memory)
-        own = {name: tensors[name] for name in self.private()}
-        own, _ = visit.fit(self.loss(visit.model, download.tensors), own, download.round)
-        head, loss = visit.fit(self.loss(visit.model, own), download.tensors, download.round)
-        return Update(visit.client, len(visit.samples), head, loss), ClientMemory(own)
+            return super().update(client, sent)
+        tensors = self.personal(client, sent)
+        own, _ = client.fit(self.loss(sent), {name: tensors[name] for name in client.table.kept})
+        head, loss = client.fit(self.loss(own), sent)
+        return client.update({**head, **own}, loss)
 
-    def prompter(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Prompter:
+    def prompter(self, tensors: fm.Tensors, batch: fm.Batch) -> fm.Prompter:
         """Insert the client's prompts at block 0."""
-        return shallow(tensors["private_prompts"])
+        return fm.shallow(tensors["private_prompts"])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedcue.config import flat
+from fedcue.config.words import flat
 from fedcue.report.names import shorten
 from fedcue.report.runs import RunRecord
 from fedcue.report.series import RunSeries, method_label, show

@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fedcue.config import flat, parse, read_recipe, recipes
+from fedcue.config.layers import parse
+from fedcue.config.recipes import read_recipe, recipes
+from fedcue.config.words import flat
 
 QUOTED = {
     "mean_accuracy": "mean",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcue.config import flat
+from fedcue.config.words import flat
 from fedcue.report.names import shorten
 from fedcue.report.palette import COLOURS
 from fedcue.report.runs import RunRecord

@@ -9,7 +9,7 @@ from statistics import NormalDist
 import pytest
 
 from fedcue.aggregate import accounting
-from fedcue.aggregate.accounting import ORDERS, Ledger, calibrate
+from fedcue.privacy.accounting import Ledger, ORDERS, calibrate
 from fedcue.errors import ConfigError
 
 pytest.importorskip("dp_accounting")

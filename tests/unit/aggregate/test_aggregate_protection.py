@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fedcue.aggregate.mean import sum_updates
-from fedcue.config import dump, load
+from fedcue.config.layers import dump, load
 from fedcue.errors import BudgetSpent, ConfigError, FedcueError
-from fedcue.federate.budget import Budget
-from fedcue.federate.protection import Protection, check_protection, fresh_stream
-from fedcue.federate.sampling import sample_clients
+from fedcue.privacy.budget import Budget
+from fedcue.privacy.guard import Protection, check_protection, fresh_stream
+from fedcue.clients.sampling import sample_clients
 from fedcue.types import Update
 
 TEN = "clients_per_round=10"

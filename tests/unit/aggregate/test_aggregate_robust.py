@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedcue.aggregate.changes import agreement, bounded, krum, rowwise
+from fedcue.aggregate.agreement import agreement, bounded, krum, rowwise
 from fedcue.aggregate.mean import sum_updates
 from fedcue.aggregate.robust import Krum, Mean, Median, TrimmedMean
 from fedcue.errors import ConfigError

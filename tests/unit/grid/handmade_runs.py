@@ -8,8 +8,8 @@ from typing import Any
 
 import tomli_w
 
-from fedcue.config import dump
-from fedcue.settings import RunConfig
+from fedcue.config.layers import dump
+from fedcue.config.settings import RunConfig
 
 
 def write_run(

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from fedcue.config.words import folder_name
 from fedcue.errors import ConfigError, RunFolderError
 from fedcue.grid import options
 from fedcue.grid.cells import Grid
 from fedcue.grid.compare import asked_for, check_earlier_table
-from fedcue.record.names import folder_name
 
 
 def test_methods_and_seeds_are_read_once_each() -> None:

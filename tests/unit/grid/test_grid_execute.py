@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from fedcue.config import dump, load
+from fedcue.config.layers import dump, load
 from fedcue.errors import RunFolderError
 from fedcue.grid import worker
 from fedcue.grid.cells import Cell

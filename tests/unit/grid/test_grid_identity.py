@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedcue.config import load, read_recipe
+from fedcue.config.layers import load
+from fedcue.config.recipes import read_recipe
 from fedcue.grid.identity import asked_at_test, differences, trained_alike
 
 RECIPE = read_recipe("cifar100-pathological")[1]

@@ -10,7 +10,7 @@ import torch
 from tiny_federation import Run, TinyFederation, random_vit
 
 from fedcue.registry import METHODS
-from fedcue.settings import Training
+from fedcue.train.settings import Training
 from fedcue.types import ClientMemory, ServerState, Update, pack, unpack
 
 EVERY = pytest.mark.parametrize("name", [*METHODS.names(), "02_new_method:SideBySide"])

@@ -12,9 +12,9 @@ from fedcue.methods.base import Visit
 from fedcue.model.prompted import Prefix, PromptedViT, no_prompts
 from fedcue.model.vit import Architecture, VisionTransformer
 from fedcue.registry import METHODS
-from fedcue.settings import Training
-from fedcue.train.samples import Samples
-from fedcue.types import ClientMemory, Setting, count_floats
+from fedcue.train.settings import Training
+from fedcue.train.batches import Samples
+from fedcue.types import ClientMemory, Sizes, count_floats
 
 BASE = Architecture(width=768, depth=12, heads=12, patch=16, image_size=224, hidden=3072)
 CIFAR100 = Setting(classes=100, width=768, depth=12, patch=16, clients=100)

@@ -10,7 +10,7 @@ import torch
 from fedcue.errors import ConfigError
 from fedcue.methods.fedpr import FedPR, dropped_directions
 from fedcue.rng import torch_rng
-from fedcue.settings import Training
+from fedcue.train.settings import Training
 from fedcue.types import Download
 
 

@@ -6,7 +6,7 @@ import re
 
 from support import ROOT
 
-from fedcue.config import dump, load
+from fedcue.config.layers import dump, load
 from fedcue.registry import METHODS
 
 EXAMPLE = "02_new_method:SideBySide"

@@ -91,7 +91,7 @@ def test_order_of_prompts_does_not_matter(federation):
 
 
 def test_initial_prompts_follow_vpt():
-    from fedcue.types import Setting
+    from fedcue.types import Sizes
 
     setting = Setting(classes=100, width=768, depth=12, patch=16, clients=100)
     prompts = FedVPT(prompts=50).initial(setting, 0)["shared_prompts"]

@@ -7,8 +7,8 @@ import torch
 
 from fedcue.aggregate.step import Step, moments
 from fedcue.methods.pfedpg import GENERATOR, PFedPG, generate
-from fedcue.settings import Training
-from fedcue.types import ClientMemory, Setting
+from fedcue.train.settings import Training
+from fedcue.types import ClientMemory, Sizes
 
 VARIANTS = [
     {"descriptor_vectors": vectors, "server_optimiser": optimiser}

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedcue.aggregate.prototypes import SHRINKAGE, prototype_head, second_moments, whitening
+from fedcue.aggregate.class_means import SHRINKAGE, prototype_head, second_moments, whitening
 from fedcue.methods.cue import Cue
 from fedcue.methods.ncm import NCM
 from fedcue.model.prompted import no_prompts
 from fedcue.model.prompts import shallow
-from fedcue.settings import Training
+from fedcue.train.settings import Training
 
 CLIENTS = range(3)  # the fourth one of the tiny federation is held out
 
@@ -66,7 +66,7 @@ def test_cue_takes_its_prototypes_under_its_first_prompts(federation):
 
 
 def test_ncm_has_no_rounds_whatever_is_asked_for():
-    from fedcue.config import load
+    from fedcue.config.layers import load
 
     assert load("default", ["method=ncm", "rounds=7"]).rounds == 0
     assert load("default", ["method=cue", "rounds=7"]).rounds == 7

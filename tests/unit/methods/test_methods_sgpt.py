@@ -14,8 +14,8 @@ from fedcue.errors import ConfigError
 from fedcue.methods.sgpt import SGPT
 from fedcue.model.prompted import no_prompts
 from fedcue.model.vit import Architecture
-from fedcue.settings import Training
-from fedcue.types import ClientMemory, Setting, Update
+from fedcue.train.settings import Training
+from fedcue.types import ClientMemory, Sizes, Update
 
 
 def stages(tiny: TinyFederation, monkeypatch) -> list[tuple[dict, dict, object]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fedcue.config import recipes
+from fedcue.config.recipes import recipes
 from fedcue.report.catalogue import FIGURES
 from fedcue.report.page import SECTIONS
 

@@ -1,0 +1,199 @@
+"""Use a finished run: load its folder and predict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fedcue.errors import ConfigError, FedcueError, RunFolderError, unknown
+from fedcue.methods.base import Method
+from fedcue.methods.client import Client
+from fedcue.model.backbone import load_backbone
+from fedcue.model.frozen_cache import FrozenCache
+from fedcue.model.prompted import PromptedViT
+from fedcue.record.files import read_json
+from fedcue.registry import METHODS
+from fedcue.rng import torch_rng
+from fedcue.train.batches import Samples
+from fedcue.train.settings import Training
+from fedcue.types import ClientMemory, ServerState, Sizes
+
+FORMAT = "fedcue-model-1"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """For each image: class probabilities ``[B, C]`` and what the method shows, such as mixing weights."""
+
+    classes: tuple[str, ...]
+    probabilities: Tensor
+    details: Mapping[str, Tensor]
+
+    @property
+    def labels(self) -> list[str]:
+        """The most probable class of each image."""
+        return [self.classes[index] for index in self.probabilities.argmax(1).tolist()]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained model: the frozen backbone, the method and its tensors."""
+
+    model: PromptedViT
+    method: Method
+    state: ServerState
+    sizes: Sizes
+    seed: int
+    classes: tuple[str, ...]
+    clients: Mapping[int, Mapping[str, Any]]
+    memories: Mapping[int, ClientMemory]
+
+    @torch.no_grad()
+    def predict(
+        self, images: Tensor, priors: Sequence[float] | None = None, client: int | None = None
+    ) -> Predictions:
+        """Classify ``uint8`` images ``[n, 3, S, S]`` for a client of the run, or under given priors.
+
+        Without either, every class counts as equally likely.
+        """
+        log_priors = self._priors(priors, client).log()
+        everything = np.arange(len(images))
+        cache = FrozenCache(
+            self.model,
+            lambda indices: images[torch.from_numpy(indices)],
+            [everything],
+            self.method.first_block(self.sizes),
+            self.method.bare_blocks(self.sizes),
+            limit_bytes=0,
+        )
+        samples = Samples(cache.view(everything), torch.zeros(len(images), dtype=torch.int64), log_priors)
+        memory = self.memories.get(-1 if client is None else client, ClientMemory())
+        if not (self.method.supports_heldout or memory.tensors):
+            trained = ", ".join(map(str, sorted(self.memories)[:20]))
+            raise ConfigError(
+                f"{self.method.name} serves only clients that have trained, each with a head of its own. "
+                + (f"Give one of these clients: {trained}." if trained else "Here none has: train longer.")
+            )
+        at_work = Client(
+            client or 0,
+            samples,
+            log_priors,
+            self.method.table(self.sizes),
+            self.sizes,
+            Training(),
+            torch_rng(self.seed, "predict"),
+            self.seed,
+            self.state.round,
+            memory.tensors,
+        )
+        sent = self.method.download(self.state, client or 0, self.sizes, self.seed)
+        tensors = self.method.personal(at_work, sent)
+        batches = list(samples.batches(100))
+        logits = [self.method.predict(tensors, batch) for batch in batches]
+        seen = [self.method.inspect(tensors, batch) for batch in batches]
+        details = {name: torch.cat([part[name] for part in seen]) for name in (seen[0] if seen else {})}
+        return Predictions(self.classes, torch.cat(logits).softmax(1), details)
+
+    def _priors(self, priors: Sequence[float] | None, client: int | None) -> Tensor:
+        if client is not None:
+            if client not in self.clients:
+                raise ConfigError(unknown("client", str(client), map(str, self.clients)))
+            priors = self.clients[client].get("class_priors")
+            if priors is None:
+                raise ConfigError(
+                    f"Client {client} keeps its class priors to itself. Give the priors with the images, or "
+                    "predict without a client."
+                )
+        if priors is None:
+            priors = [1 / len(self.classes)] * len(self.classes)
+        values = torch.tensor(priors, dtype=torch.float64)
+        if (
+            values.shape != (len(self.classes),)
+            or not (values >= 0).all()
+            or not 0 < values.sum() < torch.inf
+        ):
+            raise ConfigError(
+                f"Priors must be {len(self.classes)} numbers, none negative, not all zero "
+                f"(one per class: {', '.join(self.classes[:5])}, ...)."
+            )
+        share = self.method.prior_smoothing
+        return ((1 - share) * values / values.sum() + share / len(values)).float()
+
+
+def load(folder: str | Path) -> Model:
+    """Load the model of a finished run."""
+    folder = Path(folder)
+    description = _description(folder)
+    try:
+        model = _model(folder, description)
+        _try_out(model)
+    except FedcueError:
+        raise
+    except Exception as error:  # whatever does not fit together in files that anybody may have changed
+        reason = f"{type(error).__name__}: {error}"[:300]
+        raise RunFolderError(f"{folder} does not hold a usable model: {reason}. Repeat the run.") from error
+    return model
+
+
+def _model(folder: Path, description: Mapping[str, Any]) -> Model:
+    options = {key: value for key, value in description["method"].items() if key != "name"}
+    method = METHODS.get(description["method"]["name"]).model_validate(options)
+    sizes = Sizes(**description["setting"])
+    tensors = load_file(folder / "model.safetensors")
+    clients = {int(client): dict(about) for client, about in description["clients"].items()}
+    for about in clients.values():
+        if "class_priors" in about:
+            about["class_priors"] = [float(prior) for prior in about["class_priors"]]
+    backbone = load_backbone(description["backbone"]["name"], description["image_size"])
+    state = ServerState(description["rounds"], tensors)
+    classes, seed = tuple(map(str, description["classes"])), int(description["seed"])
+    assert isinstance(method, Method)
+    model = PromptedViT(backbone, description.get("precision", "float32"))
+    return Model(model, method, state, sizes, seed, classes, clients, load_memories(folder))
+
+
+def _try_out(model: Model) -> None:
+    """Predict one black image, for nobody and for a client that remembers something: all must fit."""
+    shape, found = model.model.architecture, model.sizes
+    if (found.width, found.depth, found.classes) != (shape.width, shape.depth, len(model.classes)):
+        raise ValueError("model.json describes another backbone or other classes")
+    size = shape.image_size
+    known = [client for client in model.memories if "class_priors" in model.clients.get(client, {})]
+    clients: list[int | None] = list(known[:1])
+    if model.method.supports_heldout:
+        clients.insert(0, None)
+    for client in clients:
+        seen = model.predict(torch.zeros(1, 3, size, size, dtype=torch.uint8), client=client)
+        if seen.probabilities.shape != (1, len(model.classes)) or not seen.probabilities.isfinite().all():
+            raise ValueError("its predictions are no probabilities")
+    shapes = [{name: t.shape for name, t in memory.tensors.items()} for memory in model.memories.values()]
+    if any(shape != shapes[0] for shape in shapes):
+        raise ValueError("clients.safetensors holds tensors of different shapes")
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    path = folder / "model.json"
+    if not path.is_file():
+        raise RunFolderError(f"{folder} holds no model.json: give the folder of a finished run.")
+    description = read_json(path)
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise RunFolderError(f"{path} is not of format {FORMAT}, which this fedcue reads. Repeat the run.")
+    return description
+
+
+def load_memories(folder: Path) -> dict[int, ClientMemory]:
+    """Return what the clients of a finished run remember."""
+    path = folder / "clients.safetensors"
+    tensors = load_file(path) if path.is_file() else {}
+    memories: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        client, _, own = name.partition("/")
+        memories.setdefault(int(client), {})[own] = tensor
+    return {client: ClientMemory(own) for client, own in memories.items()}

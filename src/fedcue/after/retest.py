@@ -1,0 +1,114 @@
+"""Test a finished run again under settings that matter at test time only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from fedcue.after.predict import load_memories
+from fedcue.clients.federation import load_federation
+from fedcue.config.layers import dump, parse, resolve
+from fedcue.config.recipes import read_recipe
+from fedcue.config.settings import RunConfig
+from fedcue.config.words import folder_name
+from fedcue.errors import ConfigError, RunFolderError
+from fedcue.evaluate.accuracy import Accuracies
+from fedcue.record.folder import RunFolder, read_metrics, read_summary
+from fedcue.rounds.executor import Executor
+from fedcue.rounds.result import Result, describe_model
+from fedcue.types import ServerState
+
+TEST_ONLY = ("method.logit_prior", "evaluation.priors")
+"""Settings that change what is measured and not what was trained."""
+
+PLACES = ("data.root", "backbone", "device", "workers", "cache.limit_mb", "cache.folder")
+"""Settings that say where things are and how they are computed."""
+
+
+def retest(
+    folder: str | Path, changes: Iterable[str], out: str | Path | None = None, *, overwrite: bool = False
+) -> Result:
+    """Test the final state of the run in ``folder`` again and leave a run folder beside it.
+
+    The result is what a run with the changed settings would have left: trained tensors and what
+    travelled are the old run's, accuracies are those of the last round.
+    """
+    folder, overrides = Path(folder), parse(changes)
+    config = _changed(folder, overrides)
+    asked = {key: value for key, value in overrides.items() if key in TEST_ONLY}
+    place = Path(out) if out else folder.parent / folder_name(config.method.name, asked, config.seed)
+    if place.resolve() == folder.resolve():
+        raise ConfigError(f"{place} is the run itself, which is never changed. Give another --out.")
+    summary = read_summary(folder)
+    state = _state(folder, int(summary["rounds"]))
+    federation, target, started = load_federation(config), RunFolder(place), time.perf_counter()
+    target.open(overwrite=overwrite)
+    try:
+        with federation.host.stop.on_signals(), Executor(federation, config.workers) as executor:
+            memories = load_memories(folder)
+            found = executor.evaluate(state, memories, final=True)
+            insight = executor.insight(state, memories, found)
+        target.write_config(dump(config))
+        target.write_clients(found.client_rows())
+        target.write_memories(memories)
+        target.write_model(
+            state.tensors, describe_model(federation.roster, state.round, insight.class_priors)
+        )
+        target.write_analysis(insight.analysis)
+        rounds = _rounds(folder, found)
+        for record in rounds:
+            target.append_metrics(record)
+        summary.pop("untested", None)
+        summary |= {**found.metrics(), "domains": found.domains()}
+        if found.untested():
+            summary["untested"] = found.untested()
+        again = {"of": folder.name, "seconds": time.perf_counter() - started}
+        target.write_summary({**summary, "tested_again": again})
+    finally:
+        target.close()
+    return Result(place, summary, rounds)
+
+
+def _changed(folder: Path, overrides: Mapping[str, Any]) -> RunConfig:
+    """Return the run's configuration with the changes, all of which must leave training as it was."""
+    if not (folder / "config.toml").is_file():
+        raise RunFolderError(f"{folder} holds no config.toml: give the folder of a finished run.")
+    foreign = [key for key in overrides if key not in (*TEST_ONLY, *PLACES)]
+    if foreign:
+        raise ConfigError(
+            f"{foreign[0]} would change the run itself. Give {' or '.join(TEST_ONLY)} "
+            f"(or, if things have moved, {', '.join(PLACES)}), or repeat the run."
+        )
+    _, settings = read_recipe(folder / "config.toml")
+    name = settings.get("recipe", "custom")
+    before, after = resolve(settings, name=name), resolve(settings, overrides, name)
+    kinds = {before.method.logit_prior, after.method.logit_prior}
+    if len(kinds) > 1 and "train+test" in kinds:
+        raise ConfigError(
+            "method.logit_prior=train+test takes part in training. A finished run can be tested again "
+            "with none or test only if it was trained with one of these; repeat the run."
+        )
+    return after
+
+
+def _state(folder: Path, rounds: int) -> ServerState:
+    try:
+        return ServerState(rounds, load_file(folder / "model.safetensors"))
+    except (OSError, SafetensorError) as error:
+        raise RunFolderError(f"{folder} does not hold a trained model: {error}. Finish the run.") from error
+
+
+def _rounds(folder: Path, found: Accuracies) -> list[dict[str, Any]]:
+    """Return the run's rounds: what travelled is the same, accuracies are known of the last one only."""
+    rounds = [
+        {key: value for key, value in record.items() if not key.endswith("accuracy")}
+        for record in read_metrics(folder)
+    ]
+    if rounds:
+        rounds[-1] |= found.metrics()
+    return rounds

@@ -1,0 +1,171 @@
+"""A federation on one machine: every client's data, read and shared out as the configuration says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedcue.clients.host import Host, tested_part
+from fedcue.clients.roster import Roster
+from fedcue.config.settings import RunConfig
+from fedcue.data.client import Clients, make_clients
+from fedcue.data.dataset import Dataset
+from fedcue.data.store import PixelStore, decode_images
+from fedcue.errors import ConfigError
+from fedcue.model.backbone import load_backbone
+from fedcue.model.frozen_cache import FrozenCache, Level
+from fedcue.model.prompted import PromptedViT, has_bfloat16
+from fedcue.model.vit import Architecture
+from fedcue.rng import rng
+
+log = logging.getLogger(__name__)
+
+PIECE = 16
+"""Images whose frozen values are computed together where clients share images."""
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Everything a run on this machine needs."""
+
+    config: RunConfig
+    dataset: Dataset
+    clients: Clients
+    pixels: PixelStore
+    model: PromptedViT
+    roster: Roster
+    host: Host
+    frozen_level: Level = "nothing"
+    """What is kept of the frozen backbone's values."""
+
+    @property
+    def used(self) -> NDArray[np.int64]:
+        """Every image that is read, once each."""
+        return used_images(self.config, self.clients)
+
+    def test_groups(self, without: Collection[int] = ()) -> list[list[int]]:
+        """Group consecutive clients into chunks of about ``evaluation.chunk`` test images.
+
+        The groups follow from the data alone. A method with memories is tested client by client.
+        """
+        groups: list[list[int]] = []
+        images = 0
+        for client in self.roster.tested():
+            if client in without:
+                continue
+            size = self.host.test_size(client)
+            full = images + size > self.config.evaluation.chunk
+            if self.host.table.kept or not groups or full:
+                groups.append([])
+                images = 0
+            groups[-1].append(client)
+            images += size
+        return groups
+
+
+def load_federation(config: RunConfig) -> Federation:
+    """Read the data, load the model and share the images out, from the configuration alone."""
+    dataset = config.data.load(config.seed)
+    model = load_model(config)
+    clients = split(config, dataset)
+    pixels = decode_used(config, dataset, used_images(config, clients), model.architecture.image_size)
+    clients = clients.without(pixels.bad)
+    roster = describe(config, dataset, model.architecture, clients)
+    frozen = FrozenCache(
+        model,
+        pixels.__getitem__,
+        image_groups(config, clients),
+        config.method.first_block(roster.sizes),
+        config.method.bare_blocks(roster.sizes),
+        config.cache.limit_mb * 2**20,
+        config.cache.folder,
+    )
+    host = Host(config, clients, range(len(clients)), frozen, roster.sizes, roster.protection)
+    return Federation(config, dataset, clients, pixels, model, roster, host, frozen.level)
+
+
+def used_images(config: RunConfig, clients: Clients) -> NDArray[np.int64]:
+    """Return every image that a run reads, once each."""
+    parts = [clients.partition.pool("train")]
+    if config.evaluation.on == "test":
+        parts.append(clients.partition.pool("test"))
+    return np.unique(np.concatenate(parts))
+
+
+def image_groups(config: RunConfig, clients: Clients) -> Sequence[NDArray[np.int64]]:
+    """Return the images whose frozen values are computed together.
+
+    These are the images a client trains or is tested on or, where clients share images, pieces of all.
+    """
+    if not clients.partition.shares_images:
+        return [part for client in clients for part in (client.train, tested_part(config, client)[0])]
+    everything = np.setdiff1d(used_images(config, clients), clients.bad)
+    return [everything[start : start + PIECE] for start in range(0, len(everything), PIECE)]
+
+
+def split(config: RunConfig, dataset: Dataset) -> Clients:
+    """Share a dataset out to clients as the configuration says."""
+    on_validation = config.evaluation.on == "validation"
+    return make_clients(
+        dataset,
+        config.partition.split(dataset, rng(config.seed, "partition")),
+        heldout=config.heldout,
+        validation_share=config.evaluation.validation_share if on_validation else 0.0,
+        seed=config.seed,
+    )
+
+
+def load_model(config: RunConfig) -> PromptedViT:
+    """Load the frozen backbone onto the device, to be run in the precision asked for."""
+    check_device(config.device)
+    if config.precision == "bfloat16" and not has_bfloat16(config.device):
+        log.warning("This processor has no bfloat16: precision=bfloat16 is emulated, slower than float32.")
+    backbone = load_backbone(config.backbone.name, config.backbone.image_size)
+    return PromptedViT(backbone.to(config.device), config.precision)
+
+
+def check_device(device: str) -> None:
+    """Refuse a device on which nothing can be computed here."""
+    try:
+        torch.empty(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(
+            f"device={device!r} cannot be used here: {str(error)[:200]}. Give device=cpu, or cuda where "
+            "there is a GPU."
+        ) from error
+
+
+def decode_used(config: RunConfig, dataset: Dataset, indices: NDArray[np.int64], size: int) -> PixelStore:
+    """Decode these images to the backbone's size."""
+    data = config.data
+    return decode_images(
+        dataset,
+        indices,
+        size,
+        on_bad=data.on_bad_image,
+        max_pixels=data.max_pixels,
+        cache_bytes=data.cache_bytes,
+        cache_folder=data.cache_folder,
+    )
+
+
+def describe(config: RunConfig, dataset: Dataset, architecture: Architecture, clients: Clients) -> Roster:
+    """Return what a server may know of the clients."""
+    heldout = np.zeros(len(clients), dtype=np.bool_)
+    heldout[clients.heldout] = True
+    return Roster(
+        config,
+        dataset.name,
+        dataset.classes,
+        architecture,
+        names=clients.partition.names,
+        domains=clients.partition.domains,
+        heldout=heldout,
+        train_sizes=clients.train_sizes,
+        test_sizes=clients.test_sizes,
+    )

@@ -1,0 +1,267 @@
+"""What a client does, in whatever process or on whatever machine: warm up, train, be tested."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+from fedcue.clients.interrupt import StopFlag
+from fedcue.clients.priors import estimate_priors
+from fedcue.config.settings import RunConfig
+from fedcue.data.client import ClientData
+from fedcue.data.dataset import Indices
+from fedcue.data.images import flip_and_crop
+from fedcue.errors import ClientError, DataError, Interrupted
+from fedcue.methods.client import Client, Fit
+from fedcue.model.prompted import PromptedViT
+from fedcue.privacy.guard import Guard, Protection
+from fedcue.rng import torch_rng
+from fedcue.train.batches import FrozenValues, Samples
+from fedcue.train.sgd import fit
+from fedcue.types import ClientMemory, Download, Sizes, Tensors, Update, moved
+
+SUFFERED = (ClientError, DataError)
+"""What a client can honestly suffer: everything else is a bug and ends the run."""
+
+
+class FrozenImages(Protocol):
+    """The frozen backbone's values of every image that a client here uses."""
+
+    @property
+    def model(self) -> PromptedViT:
+        """The frozen backbone."""
+
+    def view(
+        self, images: Indices, augment: Callable[[Tensor, Generator], Tensor] | None = None
+    ) -> FrozenValues:
+        """Return the values of some images, in the order given."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The test images of some clients, what they are and what the model takes them for."""
+
+    images: NDArray[np.int64]
+    clients: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+
+
+@dataclass(eq=False)
+class Host:
+    """Some clients at work on one machine: all of them in a simulation, one's own in a deployment."""
+
+    config: RunConfig
+    clients: Sequence[ClientData]
+    places: Mapping[int, int] | Sequence[int]
+    """From a client's id to its place in ``clients``."""
+    frozen: FrozenImages
+    sizes: Sizes
+    protection: Protection
+    loop: Fit = fit
+    stop: StopFlag = field(default_factory=StopFlag)
+
+    def __post_init__(self) -> None:
+        self.method = self.config.method
+        self.table = self.protection.table
+        self.device = self.frozen.model.device
+
+    # What a client does
+
+    def warm_up(self, client: int) -> Update | None:
+        """Return the client's reply before round 0, if the method asks for one."""
+        guard = self.protection.guard(client, "warm up")
+        generator = torch_rng(self.config.seed, "warm up", client)
+        at_work = self._at_work(client, generator, guard, self._deadline())
+        reply = self.method.warm_up(at_work)
+        if not reply:
+            return None
+        update = Update(client, len(at_work.samples), moved(reply, "cpu"))
+        check_finite(update)
+        return guard.leave(update, {})
+
+    def train(self, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
+        """Train one client for one round; return what leaves it and what it remembers."""
+        client, round_ = download.client, download.round
+        generator = torch_rng(self.config.seed, "client", client, round_)
+        guard = self.protection.guard(client, round_)
+        at_work = self._at_work(client, generator, guard, self._deadline(), round_, memory)
+        update = self.method.update(at_work, moved(download.tensors, self.device))
+        kept = ClientMemory(moved(update.kept, "cpu"))
+        update = replace(update, tensors=moved(update.tensors, "cpu"), kept={})
+        check_finite(update)
+        return guard.leave(update, download.tensors), kept
+
+    def test(
+        self, clients: Sequence[int], download: Download, memory: ClientMemory, final: bool
+    ) -> Prediction:
+        """Test some clients together (one at a time where the method keeps memories)."""
+        predicted, deadline = [], self._deadline()
+        samples, tensors = self.prepare_test(clients, download, memory, final, deadline)
+        with torch.no_grad():
+            for batch in samples.batches(self.config.evaluation.chunk):
+                self._check(deadline)
+                predicted.append(self.method.predict(tensors, batch).argmax(1).cpu())
+        return Prediction(
+            np.concatenate([self.test_images(client) for client in clients]),
+            np.concatenate([np.full(self.test_size(client), client) for client in clients]),
+            samples.labels.numpy(),
+            torch.cat(predicted).numpy(),
+        )
+
+    def prepare_test(
+        self,
+        clients: Sequence[int],
+        download: Download,
+        memory: ClientMemory,
+        final: bool = False,
+        deadline: float | None = None,
+    ) -> tuple[Samples, Tensors]:
+        """Return the test images of some clients, under the priors asked for, and their tensors."""
+        samples, kind = self._test_samples(clients), self.config.evaluation.priors
+        if kind != "labels":
+            even = torch.full_like(samples.log_priors, -math.log(self.sizes.classes))
+            samples = replace(samples, log_priors=even)
+        tensors = self._for_test(clients, download, memory, final, samples, deadline)
+        if kind == "em":
+            samples = replace(samples, log_priors=self._estimated_priors(clients, samples, tensors))
+            if not self.table.kept:  # the others adapt to training images, which are the same
+                tensors = self._for_test(clients, download, memory, final, samples, deadline)
+        return samples, tensors
+
+    @torch.no_grad()
+    def _estimated_priors(self, clients: Sequence[int], samples: Samples, tensors: Tensors) -> Tensor:
+        """Estimate each client's priors from what the method says of its images under even priors."""
+        batches = samples.batches(self.config.evaluation.chunk)
+        logits = torch.cat([self.method.logits(tensors, batch).cpu() for batch in batches])
+        parts = logits.split([self.test_size(client) for client in clients])
+        priors = [estimate_priors(own).log().float().expand(len(own), -1) for own in parts]
+        return torch.cat(priors).to(self.device)
+
+    def _for_test(
+        self,
+        clients: Sequence[int],
+        download: Download,
+        memory: ClientMemory,
+        final: bool,
+        samples: Samples,
+        deadline: float | None,
+    ) -> Tensors:
+        """Return the tensors these clients are tested with."""
+        generator = torch_rng(self.config.seed, "test", clients[0], download.round)
+        guard = self.protection.guard(clients[0], "test")
+        at_work = self._at_work(clients[0], generator, guard, deadline, download.round, memory)
+        if not self.table.kept:  # several clients at once: nothing depends on one of them but the priors
+            at_work = replace(at_work, log_priors=samples.log_priors)
+        return self.method.for_test(at_work, moved(download.tensors, self.device), final)
+
+    def _at_work(
+        self,
+        client: int,
+        generator: Generator,
+        guard: Guard,
+        deadline: float | None = None,
+        finished_rounds: int = 0,
+        memory: ClientMemory | None = None,
+    ) -> Client:
+        """Return the client as its method sees it during a visit."""
+        own, config = self.client(client), self.config
+        priors = self.log_priors(client).to(self.device)
+        augment = flip_and_crop if config.data.augment == "flip+crop" else None
+        samples = Samples(
+            self.frozen.view(own.train, augment),
+            torch.from_numpy(own.train_labels),
+            priors,
+            partial(self._check, deadline),
+        )
+        return Client(
+            client,
+            samples,
+            priors,
+            self.table,
+            self.sizes,
+            config.training,
+            generator,
+            config.seed,
+            finished_rounds,
+            {} if memory is None else moved(memory.tensors, self.device),
+            config.evaluation.chunk,
+            guard.class_sums,
+            guard.privacy.hide_priors,
+            train=self.loop,
+        )
+
+    # Their images
+
+    def client(self, client: int) -> ClientData:
+        """Return the client with this id."""
+        return self.clients[self.places[client]]
+
+    def test_images(self, client: int) -> NDArray[np.int64]:
+        """Return the indices of the images the client is tested on."""
+        return tested_part(self.config, self.client(client))[0]
+
+    def test_size(self, client: int) -> int:
+        """Return the number of images the client is tested on."""
+        return len(self.test_images(client))
+
+    def log_priors(self, client: int) -> Tensor:
+        """Return the log of the client's class priors, smoothed as the method asks."""
+        priors = torch.from_numpy(self.client(client).class_priors)
+        share = self.method.prior_smoothing
+        return ((1 - share) * priors + share / len(priors)).log().float()
+
+    def _test_samples(self, clients: Sequence[int]) -> Samples:
+        """Return the test images of some clients, each with its own client's priors."""
+        parts = [tested_part(self.config, self.client(client)) for client in clients]
+        counts = torch.tensor([len(images) for images, _ in parts])
+        priors = torch.stack([self.log_priors(client) for client in clients]).repeat_interleave(counts, 0)
+        labels = np.concatenate([labels for _, labels in parts])
+        view = self.frozen.view(np.concatenate([images for images, _ in parts]))
+        return Samples(view, torch.from_numpy(labels), priors.to(self.device), self.stop.check)
+
+    def _deadline(self) -> float | None:
+        limit = self.config.client_timeout
+        return None if limit is None else time.monotonic() + limit
+
+    def _check(self, deadline: float | None) -> None:
+        self.stop.check()
+        if deadline is not None and time.monotonic() > deadline:
+            raise ClientError(f"it took longer than client_timeout={self.config.client_timeout} s")
+
+
+def tested_part(config: RunConfig, client: ClientData) -> tuple[Indices, Indices]:
+    """Return the images a client is tested on, and their labels."""
+    if config.evaluation.on == "validation":
+        return client.validation, client.validation_labels
+    return client.test, client.test_labels
+
+
+@contextmanager
+def naming_bugs(step: str, client: int, finished_rounds: int | None = None) -> Iterator[None]:
+    """Say in the traceback of a bug at which client, in which round and step it happened."""
+    try:
+        yield
+    except (*SUFFERED, Interrupted):
+        raise
+    except Exception as error:
+        when = "" if finished_rounds is None else f" in round {finished_rounds + 1}"
+        error.add_note(f"This is a bug, not a failure of the client: {step} of client {client}{when}.")
+        raise
+
+
+def check_finite(update: Update) -> None:
+    """Refuse an update that holds something that is not a number."""
+    for name, tensor in update.tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise ClientError(f"its update of {name} is not finite")

@@ -1,0 +1,160 @@
+"""From a recipe and ``key=value`` overrides to one frozen, validated configuration."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import ValidationError, create_model
+
+from fedcue.config.explain import explain
+from fedcue.config.recipes import NAMED, merge, read_recipe
+from fedcue.config.settings import RunConfig
+from fedcue.errors import ConfigError, shown, unknown
+from fedcue.methods.base import Method
+from fedcue.registry import METHODS, Options
+
+DEFAULTS = {"aggregate": "mean", "privacy": "none"}
+"""Names of the sections that need not be given."""
+
+RECIPE_ONLY = ("scale", "per_method", "compare", "paper", "description", "profile", "environment")
+"""Keys of a recipe file that choose settings or describe it, and are not settings themselves."""
+
+
+def load(recipe: str | Path = "default", overrides: Iterable[str] = ()) -> RunConfig:
+    """Load a recipe by name or path and apply ``key=value`` overrides in order."""
+    name, settings = read_recipe(recipe)
+    return resolve(settings, parse(overrides), name)
+
+
+def resolve(
+    settings: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, name: str = "custom"
+) -> RunConfig:
+    """Fold the layers of settings into one and validate it."""
+    try:
+        folded: dict[str, Any] = {"recipe": name}
+        for layer in layers(settings, dict(overrides or {})):
+            merge(folded, layer)
+        return _validate(folded)
+    except RecursionError as error:
+        raise ConfigError("Settings are nested too deeply. Give section.key=value.") from error
+
+
+def layers(settings: Mapping[str, Any], overrides: dict[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the layers of settings in the order in which they are laid: later ones win.
+
+    A new name of a method, dataset and so on drops the options of the old one. This is why names come
+    before the options given with them.
+    """
+    scale, asked = overrides.pop("scale", None), overrides.pop("profile", None)
+    recipe = {key: value for key, value in settings.items() if key not in RECIPE_ONLY}
+    scaled = {} if scale is None else _choice("scale", scale, _table(settings, "scale"))
+    names = {key: value for key, value in overrides.items() if key.removesuffix(".name") in NAMED}
+    name = _method_name(recipe, scaled, names)
+    method = cast(type[Method], METHODS.get(name))
+    profile = settings.get("profile") if asked is None else None
+    return [
+        recipe,
+        {key: value for key, value in scaled.items() if key != "per_method"},
+        {"method": name},
+        {} if profile is None else _choice("profile", profile, method.profiles),
+        _table(_table(settings, "per_method"), name),
+        _table(_table(scaled, "per_method"), name),
+        {} if asked is None else _choice("profile", asked, method.profiles),
+        names,
+        overrides,
+        method.fixed,
+    ]
+
+
+def _method_name(*settings: Mapping[str, Any]) -> str:
+    merged: dict[str, Any] = {}
+    for layer in settings:
+        merge(merged, layer)
+    return _name_of("method", merged)
+
+
+def _table(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return a table of a recipe, empty if it has none."""
+    table = settings.get(key, {})
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{key}={shown(table)} must be a table of settings, such as [{key}.NAME].")
+    return table
+
+
+def _choice(kind: str, name: Any, tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = tables.get(name) if isinstance(name, str) else None
+    if not isinstance(found, Mapping):
+        raise ConfigError(unknown(kind, name if isinstance(name, str) else shown(name), tables))
+    return cast(Mapping[str, Any], found)
+
+
+def parse(overrides: Iterable[str]) -> dict[str, Any]:
+    """Return ``key=value`` texts as typed values (TOML, or else plain text)."""
+    parsed: dict[str, Any] = {}
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(
+                f"{shown(text)} is not of the form key=value, such as rounds=20; a recipe comes first."
+            )
+        parsed[key.strip()] = _typed(value)
+    return parsed
+
+
+def _typed(text: str) -> Any:
+    """Return the TOML value a text stands for, or the text itself."""
+    try:
+        text.encode()
+        table = tomllib.loads(f"value = {text}")
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{shown(text)} is not valid UTF-8. Give names in UTF-8.") from error
+    except (ValueError, RecursionError):
+        return text
+    return table["value"] if len(table) == 1 else text
+
+
+def _name_of(section: str, settings: Mapping[str, Any]) -> str:
+    value = settings.get(section)
+    name = value.get("name") if isinstance(value, Mapping) else value
+    if not isinstance(name, str):
+        registry = NAMED[section]
+        known = registry.names() if registry else []
+        raise ConfigError(f"No {section} is given. Give {section}=NAME with one of: {', '.join(known)}.")
+    return name
+
+
+def _validate(settings: dict[str, Any]) -> RunConfig:
+    classes: dict[str, type[Options]] = {}
+    for section, name in DEFAULTS.items():
+        settings[section] = {"name": name, **settings.get(section, {})}
+    for section, registry in NAMED.items():
+        if registry is not None:
+            options = registry.get(_name_of(section, settings))
+            settings[section] = {key: value for key, value in settings[section].items() if key != "name"}
+            classes[section] = options
+    model = _model(tuple(classes.items()))
+    try:
+        return model.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError(explain(error, model)) from error
+
+
+@cache
+def _model(classes: tuple[tuple[str, type[Options]], ...]) -> type[RunConfig]:
+    """Return the configuration's type where method, data and so on are of these classes."""
+    fields: dict[str, Any] = {section: (options, ...) for section, options in classes}
+    return create_model("RunConfig", __base__=RunConfig, **fields)
+
+
+def dump(config: RunConfig) -> dict[str, Any]:
+    """Return every setting as plain values, names of method, data and partition included."""
+    plain = config.model_dump(mode="json", exclude_none=True, serialize_as_any=True)
+    for section, registry in NAMED.items():
+        if registry is not None:
+            part = getattr(config, section)
+            plain[section] = {"name": registry.name_of(type(part)), **plain[section]}
+    return plain

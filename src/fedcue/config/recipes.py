@@ -1,0 +1,84 @@
+"""Recipes: settings in TOML files, those of the package by name and the user's by path."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fedcue.errors import ConfigError, unknown
+from fedcue.registry import AGGREGATES, DATASETS, METHODS, PARTITIONS, PRIVACY, Registry
+
+NAMED: dict[str, Registry | None] = {
+    "method": METHODS,
+    "data": DATASETS,
+    "partition": PARTITIONS,
+    "aggregate": AGGREGATES,
+    "privacy": PRIVACY,
+    "backbone": None,
+    "transport": None,
+}
+"""Sections for which ``section=NAME`` is short for ``section.name=NAME``."""
+
+NOT_INHERITED = ("description", "compare", "paper")
+"""Keys that a recipe built on another one (``base = "NAME"``) does not take over from it."""
+
+
+def recipes() -> dict[str, Path]:
+    """Return the recipes that come with the package, by name."""
+    folder = Path(str(resources.files("fedcue"))) / "recipes"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, dict[str, Any]]:
+    """Return a recipe's name and its raw contents, merged over those of its ``base`` if it has one."""
+    path = recipes().get(str(recipe), Path(recipe))
+    if not _is_file(path):
+        raise ConfigError(unknown("recipe", str(recipe), recipes()) + " A path to a TOML file works too.")
+    if path.resolve() in above:
+        raise ConfigError(f"Recipe {path} is built on itself. Give base another recipe, or leave it out.")
+    try:
+        own = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError) as error:
+        raise ConfigError(
+            f"Recipe {path} is not readable TOML: {error}. Mend that place, or start from a recipe that "
+            "fedcue list names."
+        ) from error
+    if "base" not in own:
+        return path.stem, own
+    base = str(own.pop("base"))
+    found = base if base in recipes() else path.parent / base
+    _, settings = read_recipe(found, (*above, path.resolve()))
+    merged: dict[str, Any] = {}
+    for table in (settings, own):
+        merge(merged, {key: value for key, value in table.items() if key not in NOT_INHERITED})
+    return path.stem, merged | {key: own[key] for key in NOT_INHERITED if key in own}
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long, or with marks no file name can have
+        return False
+
+
+def merge(into: dict[str, Any], settings: Mapping[str, Any]) -> None:
+    """Merge dotted or nested settings; a new method, dataset or partition drops the old one's options."""
+    for dotted, value in settings.items():
+        first, _, rest = dotted.partition(".")
+        if not rest and first in NAMED and not isinstance(value, Mapping):
+            value = {"name": value}
+        if rest:
+            value = {rest: value}
+        if isinstance(value, Mapping):
+            old = into.get(first)
+            section = dict(old) if isinstance(old, Mapping) else {}
+            new_name = value.get("name", section.get("name")) != section.get("name")
+            if NAMED.get(first) is not None and new_name:
+                section = {}
+            merge(section, value)
+            into[first] = section
+        else:
+            into[first] = value

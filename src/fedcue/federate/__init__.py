@@ -1,1 +1,0 @@
-"""The simulator: clients, rounds, executors and the run itself."""

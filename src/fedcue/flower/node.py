@@ -1,0 +1,189 @@
+"""A node's clients: built from the server's terms and from what the node says of itself.
+
+Node config: ``partition-id=I`` makes the node client I of the recipe's partition; with
+``num-partitions=N`` it hosts clients I, I + N, I + 2 N and so on. ``data=PATH`` makes it a site with
+images of its own instead, a folder or Parquet file, whose clients get the same ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedcue.clients.federation import decode_used, load_model, split
+from fedcue.clients.host import Host, tested_part
+from fedcue.config.layers import resolve
+from fedcue.config.settings import RunConfig
+from fedcue.data.client import ClientData, drop_images, make_clients
+from fedcue.data.dataset import DataOptions, Dataset
+from fedcue.data.named import Parquet, guess
+from fedcue.data.partition import Partition
+from fedcue.data.sampling import by_owner
+from fedcue.errors import ConfigError, unknown
+from fedcue.flower.memory import MemoryStore
+from fedcue.flower.messages import Member
+from fedcue.flower.terms import RefusalError, Terms
+from fedcue.model.frozen_cache import FrozenCache
+from fedcue.privacy.guard import Protection, fresh_stream
+from fedcue.types import Sizes
+
+NODE_KEYS = (
+    "partition-id", "num-partitions", "data", "data-root", "name", "domain", "heldout", "backbone", "device",
+    "threads", "memory",
+)  # fmt: skip
+"""What a node config may say."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """The clients of one node at the ready."""
+
+    host: Host
+    memories: MemoryStore
+
+    def members(self) -> list[Member]:
+        """Return what the node tells of its clients."""
+        return [
+            Member(
+                id=client.id,
+                name=client.name,
+                domain=client.domain,
+                heldout=client.heldout,
+                train_size=len(client.train),
+                test_size=len(client.test),
+            )
+            for client in self.host.clients
+        ]
+
+
+def open_node(terms: Terms, node: Mapping[str, Any]) -> Node:
+    """Return the node's clients, or raise ``RefusalError`` if server and node do not agree."""
+    for key in node:
+        if key not in NODE_KEYS:
+            raise ConfigError(unknown("key of the node config", key, NODE_KEYS))
+    return _open(terms.to_json(), tuple(sorted(node.items())))
+
+
+@lru_cache(maxsize=32)
+def _open(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
+    terms, node = Terms.from_json(text), dict(items)
+    torch.set_num_threads(int(node.get("threads", 1)))
+    config = _config(terms, node)
+    model = load_model(config)
+    shape = model.architecture
+    own = Terms.of(terms.run, config, terms.classes, shape, terms.clients)
+    terms.compare(own)
+    dataset, clients = _site_data(config, terms, node) if "data" in node else _partition(config, terms, node)
+    parts = [part for client in clients for part in (client.train, client.validation, client.test)]
+    pixels = decode_used(config, dataset, np.unique(np.concatenate(parts)), shape.image_size)
+    clients = drop_images(dataset, clients, pixels.bad)
+    sizes = Sizes(len(terms.classes), shape.width, shape.depth, shape.patch, terms.clients, terms.domains)
+    method = config.method
+    protection = Protection(config.aggregate, config.privacy, method.table(sizes), fresh_stream)
+    frozen = FrozenCache(
+        model,
+        pixels.__getitem__,
+        [part for client in clients for part in (client.train, tested_part(config, client)[0])],
+        method.first_block(sizes),
+        method.bare_blocks(sizes),
+        config.cache.limit_mb * 2**20,
+        config.cache.folder,
+    )
+    places = {client.id: place for place, client in enumerate(clients)}
+    host = Host(config, clients, places, frozen, sizes, protection)
+    folder = Path(node.get("memory", "~/.fedcue/memory")).expanduser()
+    return Node(host, MemoryStore(folder, terms.run))
+
+
+def _config(terms: Terms, node: Mapping[str, Any]) -> RunConfig:
+    """Return the server's settings with what this machine has for itself."""
+    keys = {"backbone": "backbone.name", "device": "device", "data-root": "data.root"}
+    own = {keys[key]: str(value) for key, value in node.items() if key in keys}
+    return resolve(terms.settings, own, terms.settings["recipe"])
+
+
+def _ids(node: Mapping[str, Any], clients: int) -> list[int]:
+    if "partition-id" not in node:
+        raise ConfigError("The node config says nothing of partition-id: give the id of the node's client.")
+    first, step = int(node["partition-id"]), int(node.get("num-partitions", clients))
+    return list(range(first, clients, max(step, 1)))
+
+
+def _partition(
+    config: RunConfig, terms: Terms, node: Mapping[str, Any]
+) -> tuple[Dataset, tuple[ClientData, ...]]:
+    """Return some clients of the recipe's own partition: a simulated deployment."""
+    dataset: Dataset = config.data.load(config.seed)
+    if dataset.classes != terms.classes:
+        raise RefusalError(f"its classes are {_few(dataset.classes)}, the server's are {_few(terms.classes)}")
+    everyone = split(config, dataset)
+    if len(everyone) != terms.clients:
+        raise RefusalError(f"the recipe has {len(everyone)} clients, the server was told of {terms.clients}")
+    ids = _ids(node, terms.clients)
+    if not ids:
+        raise RefusalError(f"there is no client {node['partition-id']}: ids are 0 to {terms.clients - 1}")
+    return dataset, tuple(everyone[client] for client in ids)
+
+
+def _site_data(
+    config: RunConfig, terms: Terms, node: Mapping[str, Any]
+) -> tuple[Dataset, tuple[ClientData, ...]]:
+    """Return the clients of a site with images of its own, labelled as the server's class list says."""
+    path = Path(str(node["data"])).expanduser()
+    dataset = relabel(_site_options(config, path).load(config.seed), terms.classes)
+    owners = dataset.owner_names or (str(node.get("name", path.name)),)
+    ids = _ids(node, terms.clients)[: len(owners)]
+    if len(ids) < len(owners):
+        raise ConfigError(
+            f"{path} holds {len(owners)} clients, but the node config gives ids to {len(ids)}. Give "
+            f"num-partitions=N, N being the number of nodes, and tell the server of enough clients."
+        )
+    owner = np.zeros(len(dataset), dtype=np.int64) if dataset.owners is None else dataset.owners
+    partition = Partition(
+        train=by_owner(np.where(dataset.is_test, -1, owner), len(owners)),
+        test=by_owner(np.where(dataset.is_test, owner, -1), len(owners)),
+        names=owners,
+        domains=(str(node.get("domain", "")),) * len(owners),
+    )
+    on_validation = config.evaluation.on == "validation"
+    share = config.evaluation.validation_share if on_validation else 0.0
+    clients = make_clients(dataset, partition, validation_share=share, seed=config.seed)
+    heldout = str(node.get("heldout", "false")).lower() in ("true", "1", "yes")
+    return dataset, tuple(
+        replace(client, id=number, heldout=heldout) for number, client in zip(ids, clients, strict=True)
+    )
+
+
+def _site_options(config: RunConfig, path: Path) -> DataOptions:
+    """Return how a site's data is read: as the recipe says where it is of the same kind."""
+    if path.is_file():
+        options: DataOptions = Parquet(root=path.parent, train_split=path.stem)
+    else:
+        options = guess(path)
+    if type(options) is not type(config.data):
+        return options
+    given: dict[str, Any] = {"root": options.root, "classes": None}
+    if path.is_file():
+        given["train_split"] = path.stem
+    return options.model_copy(update={**dict(config.data), **given})
+
+
+def relabel(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
+    """Return a site's dataset under the server's class list, of which it may hold a part only."""
+    strange = [name for name in dataset.classes if name not in classes]
+    if strange:
+        raise RefusalError(
+            f"its data holds the class {strange[0]!r}, the server's classes are {_few(classes)}"
+        )
+    label = np.array([classes.index(name) for name in dataset.classes])
+    return replace(dataset, classes=classes, labels=label[dataset.labels])
+
+
+def _few(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,60 @@
+"""What a process has of the machine: memory shared with those forked from it, threads, peak memory."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import multiprocessing
+import re
+import resource
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+
+def shared_zeros(
+    shape: Sequence[int], dtype: torch.dtype = torch.float32, folder: Path | None = None
+) -> Tensor:
+    """Return zeros that forked processes can write for each other, in memory or in a file.
+
+    Not limited by ``/dev/shm``, which has 64 MB in a container. Pages take up room only once they are
+    written. The file has no name and goes with the processes.
+    """
+    size = max(1, math.prod(shape) * dtype.itemsize)
+    if folder is None:
+        buffer = mmap.mmap(-1, size)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.truncate(size)
+            buffer = mmap.mmap(file.fileno(), size)
+    count = math.prod(shape)
+    return torch.frombuffer(buffer, dtype=dtype, count=count).view(*shape) if count else torch.empty(*shape)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread inside the block, and afterwards as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def peak_memory_mb() -> float:
+    """Return the peak memory of this process and of its largest living worker, in MiB."""
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    workers = [_peak_of(worker.pid) for worker in multiprocessing.active_children()]
+    return (own + max(workers, default=0)) / 1024
+
+
+def _peak_of(pid: int | None) -> int:
+    status = Path(f"/proc/{pid}/status")
+    found = re.search(r"VmHWM:\s*(\d+)", status.read_text()) if status.is_file() else None
+    return int(found[1]) if found else 0

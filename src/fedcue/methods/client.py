@@ -1,0 +1,118 @@
+"""One client at work, as a method sees it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
+from torch import Generator, Tensor
+
+from fedcue.aggregate.class_means import CentroidSums, second_moments
+from fedcue.model.prompted import Prompter
+from fedcue.train.batches import Batch, Samples
+from fedcue.train.settings import Training
+from fedcue.train.sgd import Loss, StepFilter, fit
+from fedcue.types import Sizes, Tensors, TensorTable, Update, moved
+
+
+class Fit(Protocol):
+    """The training loop: ``train.sgd.fit``, or what stands in for it where nothing is computed."""
+
+    def __call__(
+        self,
+        loss: Loss,
+        start: Tensors,
+        samples: Samples,
+        training: Training,
+        finished_rounds: int,
+        generator: Generator,
+        step_filter: StepFilter | None = None,
+    ) -> tuple[dict[str, Tensor], float]:
+        """Train copies of ``start``; return them and the mean loss."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client during one visit or test: its images, its priors, how to train, its random stream."""
+
+    id: int
+    samples: Samples
+    log_priors: Tensor
+    """Log of its class priors: ``[C]``, or ``[B, C]`` where several clients are tested together."""
+    table: TensorTable
+    sizes: Sizes
+    training: Training
+    generator: Generator
+    seed: int
+    round: int = 0
+    """Rounds finished so far."""
+    memory: Tensors = field(default_factory=dict)
+    """What it kept from its last visit."""
+    chunk: int = 100
+    class_sums: Callable[[int], CentroidSums] = CentroidSums
+    hide_priors: bool = False
+    """Whether class statistics must not depend on the client's priors, which every record shapes."""
+    by_count: bool = False
+    """Whether centroids are sent as class sums and counts."""
+    train: Fit = fit
+
+    def described(self) -> Client:
+        """Return the client as its class statistics may see it: under privacy without its priors."""
+        if not self.hide_priors:
+            return self
+        even = torch.full_like(self.log_priors, -math.log(self.log_priors.shape[-1]))
+        return replace(self, log_priors=even, samples=replace(self.samples, log_priors=even))
+
+    def first_kept(self) -> dict[str, Tensor]:
+        """Return what the client keeps before its first visit."""
+        return moved(self.table.first_kept(self.seed), self.samples.frozen.model.device)
+
+    def first(self) -> dict[str, Tensor]:
+        """Return the tensors with which every client starts, as far as they follow from the seed."""
+        return moved(self.table.first(self.seed), self.samples.frozen.model.device)
+
+    def held_classes(self) -> Tensor:
+        """Return the classes that have a prior above zero."""
+        held = (self.log_priors > -torch.inf).view(-1, self.log_priors.shape[-1]).any(0)
+        return held.nonzero()[:, 0].to(self.samples.frozen.model.device)
+
+    def fit(
+        self, loss: Loss, start: Tensors, step_filter: StepFilter | None = None
+    ) -> tuple[dict[str, Tensor], float]:
+        """Train copies of ``start`` on the client's images; return them and the mean loss."""
+        return self.train(loss, start, self.samples, self.training, self.round, self.generator, step_filter)
+
+    def update(self, tensors: Tensors, loss: float | None = None) -> Update:
+        """Return what is sent back of ``tensors`` and what the client keeps of them, by the table."""
+        kept = {name: tensors[name] for name in self.table.kept}
+        sent = {name: tensor for name, tensor in tensors.items() if name not in kept}
+        return Update(self.id, len(self.samples), sent, loss, kept)
+
+    @torch.no_grad()
+    def centroids(self, vectors: Callable[[Batch], Tensor]) -> dict[str, Tensor]:
+        """Return the client's class means of ``vectors [B, L, d]`` and who holds them.
+
+        This is ``eq:centroid_eq_client``; ``by_count`` gives class sums and counts instead.
+        """
+        described = self.described()
+        sums = self.class_sums(self.sizes.classes)
+        for batch in described.samples.batches(self.chunk):
+            sums.add(vectors(batch), batch.labels)
+        return sums.reply(self.by_count)
+
+    def final_sums(self, prompts: Callable[[Batch], Prompter], moments: bool) -> dict[str, Tensor]:
+        """Return class sums and counts of the final cls tokens and, if asked for, their second moments."""
+        seen: list[Tensor] = []
+
+        def final(batch: Batch) -> Tensor:
+            tokens = batch.features(prompts(batch))
+            seen.append(tokens[:, 0])
+            return tokens
+
+        reply = replace(self, by_count=True).centroids(final)
+        if moments:
+            reply["moments"] = second_moments(seen)
+        return reply

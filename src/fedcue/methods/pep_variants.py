@@ -1,0 +1,99 @@
+"""PEP-FedPT with the switches that only ablations need; with their defaults it is ``pep.PEP``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+import fedcue.methods as fm
+from fedcue.methods.pep import PEP, cosines, mean_centroids
+
+
+class PEPVariants(PEP):
+    """What ``method=pep`` names: the paper's method and its ablations."""
+
+    prior: Literal["client", "uniform"] = fm.Field(default="client", description="uniform: without priors")
+    prompt_init: fm.PromptInit = fm.Field(default="vpt", description="how prompts start")
+    ccmp_mode: Literal["replace", "accumulate"] = fm.Field(
+        default="replace", description="accumulate: each mixed block adds a token"
+    )
+    score_source: Literal["prompted", "bare"] = fm.Field(
+        default="prompted", description="bare: scores from a pass without prompts"
+    )
+    detach_scores: bool = fm.Field(default=False, description="no gradient through the scores")
+    zero_prototype: Literal["neutral", "zero"] = fm.Field(
+        default="neutral", description="similarity of a class without prototype: the mean, or 0"
+    )
+    initial_mean: Literal["nonzero", "literal"] = fm.Field(
+        default="nonzero", description="literal: the first mean counts absent classes as zeros"
+    )
+    prototype_weight: Literal["uniform", "count"] = fm.Field(
+        default="uniform", description="count: centroids weigh by their images"
+    )
+
+    def needs_all_rows(self) -> str:
+        """Name the setting under which a client mixes the prompts of all classes."""
+        return "method.prior=uniform" if self.prior == "uniform" else super().needs_all_rows()
+
+    def tensors(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
+        """Declare PEP's tensors; prompts may start with zeros, and counts take the place of holders."""
+        specs = []
+        for spec in super().tensors(sizes):
+            if spec.name.endswith("_prompts"):
+                start = fm.prompt_start(spec.name, sizes, self.prompt_init)
+                spec = replace(spec, first=partial(start, tuple(size or 0 for size in spec.shape)))
+            if spec.name == "holds" and self.prototype_weight == "count":
+                spec = replace(spec, dtype=torch.int64)
+            specs.append(spec)
+        return specs
+
+    def start(self, sizes: fm.Sizes, seed: int, sums: fm.Sums) -> fm.ServerState:
+        """Average the first centroids over their holders or, literally, over everyone."""
+        state = super().start(sizes, seed, sums)
+        if self.initial_mean == "nonzero":
+            return state
+        holders = sums.total("holds")
+        literal = mean_centroids(sums.total("centroids"), holders, torch.full_like(holders, sums.updates))
+        return fm.ServerState(0, {**state.tensors, **literal})
+
+    def warm_up(self, client: fm.Client) -> fm.Tensors:
+        """Send class means or, by count, class sums."""
+        return super().warm_up(self._counting(client))
+
+    def update(self, client: fm.Client, sent: fm.Tensors) -> fm.Update:
+        """Train as PEP does, with class means or sums."""
+        return super().update(self._counting(client), sent)
+
+    def _counting(self, client: fm.Client) -> fm.Client:
+        return replace(client, by_count=self.prototype_weight == "count")
+
+    def personal(self, client: fm.Client, sent: fm.Tensors) -> fm.Tensors:
+        """Keep the rows of the classes that are mixed: all of them without priors."""
+        return super().personal(replace(client, log_priors=self._priors(client.log_priors)), sent)
+
+    def overwrites(self, position: int) -> bool:
+        """Tell whether the mixed prompt takes the slot of the one before it."""
+        return self.ccmp_mode == "replace" and super().overwrites(position)
+
+    def scores(self, tensors: fm.Tensors, batch: fm.Batch, position: int, cls: Tensor) -> Tensor:
+        """Return s from bare cls tokens, even priors or without gradient, as asked for."""
+        if self.score_source == "bare":
+            cls = batch.bare_cls[:, position]
+        batch = replace(batch, log_priors=self._priors(batch.log_priors))
+        if self.zero_prototype == "neutral":
+            scores = super().scores(tensors, batch, position, cls)
+        else:
+            similarity = cosines(cls, tensors["prototypes"][position]) * tensors["has_prototype"]
+            log_priors = batch.log_priors[..., tensors["classes"]]
+            scores = torch.softmax(similarity / self.temperature + log_priors, -1)
+        return scores.detach() if self.detach_scores else scores
+
+    def _priors(self, log_priors: Tensor) -> Tensor:
+        if self.prior == "client":
+            return log_priors
+        return torch.full_like(log_priors, -math.log(log_priors.shape[-1]))

@@ -1,0 +1,81 @@
+"""Class statistics of a client under protection: clipped sums, and the paper's noisy centroids."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+
+from fedcue.aggregate.class_means import CentroidSums
+
+
+class ClippedSums(CentroidSums):
+    """Class sums of vectors that are no longer than ``radius`` in any layer, and class counts.
+
+    Another image in place of one moves the sums by at most twice the radius per layer: by that much
+    within a class, by a factor of the square root of two less from one class to another, when two
+    counts change by one.
+    """
+
+    def __init__(self, classes: int, radius: float) -> None:
+        super().__init__(classes)
+        self.radius = radius
+
+    def add(self, vectors: Tensor, labels: Tensor) -> None:
+        """Add the vectors of some images, shortened to the radius."""
+        exact = vectors.double()
+        lengths = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)
+        super().add(exact * (self.radius / lengths.clamp(min=self.radius)), labels)
+
+    def reply(self, by_count: bool = False) -> dict[str, Tensor]:
+        """Return sums ``[L, C, d]`` and counts ``[C]`` of all classes, in float64: noise comes first."""
+        assert self.sums is not None, "a client has at least one image"
+        return {"centroids": self.sums.transpose(0, 1).contiguous(), "holds": self.counts}
+
+
+class PaperSums(CentroidSums):
+    """Centroids with the paper's Laplace noise: noise injection, not differential privacy.
+
+    The scale of a class and layer is twice the largest L1 distance of an image from the class mean,
+    divided by count and ``epsilon``. It is computed from the images it should hide: a class with
+    one image, or with equal ones, is sent as it is; and absent classes are sent as exact zeros.
+    """
+
+    def __init__(self, classes: int, epsilon: float, generator: Generator) -> None:
+        super().__init__(classes)
+        self.epsilon, self.generator = epsilon, generator
+        self._seen: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, vectors: Tensor, labels: Tensor) -> None:
+        """Add the vectors of some images and remember them for the scale of the noise."""
+        super().add(vectors, labels)
+        self._seen.append((vectors.double().cpu(), labels.cpu()))
+
+    def reply(self, by_count: bool = False) -> dict[str, Tensor]:
+        """Return noisy centroids (or, with ``by_count``, these times the counts) and who holds them."""
+        reply = super().reply(by_count)
+        noise = laplace(self._scales(), reply["centroids"].shape[-1], self.generator)  # [C, L, d]
+        factor = self.counts[:, None, None] if by_count else 1.0
+        noisy = reply["centroids"].double() + (noise * factor).transpose(0, 1)
+        return {**reply, "centroids": noisy.float().contiguous()}
+
+    def _scales(self) -> Tensor:
+        """Return the scale of the noise for each class and layer ``[C, L]``."""
+        assert self.sums is not None, "a client has at least one image"
+        means = self.sums / self.counts.clamp(min=1)[:, None, None]
+        largest = torch.zeros(self.sums.shape[:2], dtype=torch.float64)
+        for vectors, labels in self._seen:
+            distances = (vectors - means[labels]).abs().sum(-1)  # [B, L]
+            largest.scatter_reduce_(0, labels[:, None].expand_as(distances), distances, "amax")
+        return 2 * largest / self.counts.clamp(min=1)[:, None] / self.epsilon
+
+
+def laplace(scales: Tensor, width: int, generator: Generator) -> Tensor:
+    """Draw Laplace noise ``[..., width]`` of the given scales: the difference of two exponentials."""
+    uniform = torch.rand(2, *scales.shape, width, generator=generator, dtype=torch.float64)
+    exponential = -torch.log1p(-uniform)
+    return (exponential[0] - exponential[1]) * scales[..., None]
+
+
+def gaussian(like: Tensor, deviation: float, generator: Generator) -> Tensor:
+    """Draw Gaussian noise of the shape of ``like`` in float64."""
+    return deviation * torch.randn(like.shape, generator=generator, dtype=torch.float64)

@@ -1,0 +1,109 @@
+"""What stands between clients and server: noise and clipping on the way up, the rule of adding up.
+
+Noise comes from streams named by seed, client and round: a simulation can be repeated. Who knows the
+seed can take the noise away again, and a deployment gives ``fresh_stream`` instead.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Generator
+
+from fedcue.aggregate.class_means import CentroidSums
+from fedcue.aggregate.mean import Adding, Weighting
+from fedcue.aggregate.robust import Aggregation
+from fedcue.errors import ConfigError
+from fedcue.privacy.mechanisms import Privacy
+from fedcue.rng import torch_rng
+from fedcue.types import Tensors, TensorTable, Update
+
+Stream = Callable[..., Generator]
+"""From names (``client`` or ``server``, a round) to the generator their noise is drawn with."""
+
+
+def fresh_stream(*names: str | int) -> Generator:
+    """Return a generator seeded by the operating system, whatever the names: noise nobody can repeat."""
+    generator = Generator()
+    generator.manual_seed(secrets.randbits(63))
+    return generator
+
+
+def simulated_stream(seed: int) -> Stream:
+    """Return the streams of a simulation: named by the run's seed."""
+    return partial(torch_rng, seed, "privacy")
+
+
+@dataclass(frozen=True)
+class Guard:
+    """The protection of one client during one visit."""
+
+    privacy: Privacy
+    table: TensorTable
+    generator: Generator
+
+    def class_sums(self, classes: int) -> CentroidSums:
+        """Return what the client gathers its class statistics with."""
+        return self.privacy.class_sums(classes, self.generator)
+
+    def leave(self, update: Update, reference: Tensors) -> Update:
+        """Return the update as it leaves the client, which was sent ``reference``."""
+        return self.privacy.leave(update, reference, self.table, self.generator)
+
+
+@dataclass(frozen=True)
+class Protection:
+    """How updates leave clients and are added up, checked against what the method uploads."""
+
+    aggregation: Aggregation
+    privacy: Privacy
+    table: TensorTable
+    stream: Stream
+
+    def guard(self, client: int, moment: int | str) -> Guard:
+        """Return the protection of one client at the warm start or in a round."""
+        return Guard(self.privacy, self.table, self.stream(client, moment))
+
+    def adding(
+        self,
+        reference: Tensors,
+        moment: int | str,
+        weighting: Weighting = "uniform",
+        prepare: Callable[[Update], Update] = lambda update: update,
+    ) -> Adding:
+        """Return how the server adds up the updates of clients that were all sent ``reference``."""
+        rule = self.aggregation.adding(reference, self.table, weighting, prepare)
+        return self.privacy.adding(rule, reference, self.table, self.stream("server", moment))
+
+
+def check_protection(
+    method: str, table: TensorTable, weighting: Weighting, aggregation: Aggregation, privacy: Privacy
+) -> None:
+    """Raise a ``ConfigError`` where method, rule and privacy do not go together."""
+    privacy.check(method, table)
+    if privacy.central and not aggregation.plain:
+        raise ConfigError(
+            "privacy.where=central knows the sensitivity of a plain mean only. "
+            "Give aggregate=mean without norm_bound, or privacy.where=local."
+        )
+    if not aggregation.plain:
+        _check_robust(method, table, aggregation)
+    if weighting == "size" and (privacy.central or not aggregation.plain):
+        reason = "privacy.where=central" if privacy.central else f"aggregate={aggregation.described}"
+        raise ConfigError(
+            f"method.weighting=size lets one client weigh more than others, which {reason} does not "
+            "allow. Give method.weighting=uniform."
+        )
+
+
+def _check_robust(method: str, table: TensorTable, aggregation: Aggregation) -> None:
+    """Refuse methods whose uploads are not all trained copies of what every client was sent."""
+    bad = [spec.name for spec in table.uploads if spec.kind in (None, "own", "moments")]
+    if bad:
+        raise ConfigError(
+            f"aggregate={aggregation.described} cannot protect {method}: there is no rule for its "
+            f"{', '.join(bad)}. Give aggregate=mean, or another method."
+        )

@@ -1,0 +1,58 @@
+"""What a run asks of whatever does the clients' work: processes of this machine, or a real network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcue.clients.roster import Roster
+from fedcue.evaluate.accuracy import Accuracies
+from fedcue.types import ClientMemory, Download, ServerState, Tensors, Update
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A client that sent nothing usable, and why."""
+
+    client: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Insight:
+    """What is known only where the clients' data can be seen; a deployed server leaves all of it empty."""
+
+    class_priors: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
+    memories: Mapping[int, ClientMemory] = field(default_factory=dict)
+    analysis: Tensors = field(default_factory=dict)
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """Lets clients work and returns what they send back.
+
+    A client's memory may be its tensors, or just what is needed to find them where they are kept.
+    """
+
+    roster: Roster
+    workers: int
+
+    def warm_up(self, clients: Iterable[int]) -> Iterator[Update | Failure]:
+        """Yield the clients' replies before round 0, if the method asks for any."""
+
+    def train(
+        self, jobs: Iterable[tuple[Download, ClientMemory]]
+    ) -> Iterator[tuple[Update, ClientMemory] | Failure]:
+        """Train clients; yield updates and memories, or failures, in the order of ``jobs``."""
+
+    def evaluate(self, state: ServerState, memories: Mapping[int, ClientMemory], final: bool) -> Accuracies:
+        """Test the listed clients that the method can serve."""
+
+    def insight(
+        self, state: ServerState, memories: Mapping[int, ClientMemory], accuracies: Accuracies
+    ) -> Insight:
+        """Return what is known of the clients at the end of a run."""

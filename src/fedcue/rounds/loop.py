@@ -1,0 +1,278 @@
+"""One federated run, from configuration to run folder: a round reads from top to bottom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedcue.clients.federation import load_federation
+from fedcue.config.layers import dump
+from fedcue.config.settings import RunConfig
+from fedcue.errors import BudgetSpent, FedcueError
+from fedcue.evaluate.accuracy import Accuracies
+from fedcue.machine import peak_memory_mb
+from fedcue.record.checkpoint import Checkpoint
+from fedcue.record.folder import RunFolder
+from fedcue.rounds.engine import Engine, Failure
+from fedcue.rounds.executor import Executor
+from fedcue.rounds.observers import Observer, Several, Silent
+from fedcue.rounds.result import Result, describe_model
+from fedcue.rounds.resume import check_same_run, check_state, default_folder, released_so_far
+from fedcue.rounds.tracking import Tracking
+from fedcue.rounds.transport import Traffic, Wire, check_transport
+from fedcue.train.sgd import rate
+from fedcue.types import ClientMemory, Download, ServerState
+
+ATTEMPTS = 10
+"""How often a round is drawn again before the run gives up."""
+
+
+def run(
+    config: RunConfig,
+    out: str | Path | None = None,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    observer: Observer | None = None,
+) -> Result:
+    """Run a configuration and leave the result in the folder ``out``."""
+    check_transport(config)
+    folder = RunFolder(Path(out) if out else default_folder(config), config.checkpoint.keep)
+    tracking = Tracking(config.log)
+    federation = load_federation(config)
+    folder.open(overwrite=overwrite, resume=resume)
+    try:
+        if resume:
+            check_same_run(config, folder.path)
+        stop = federation.host.stop
+        with stop.on_signals(), Executor(federation, config.workers) as executor, tracking:
+            watching = Several(observer or Silent(), tracking)
+            result = Run(executor, folder, watching).complete(resume)
+            tracking.finished(result.summary)
+            return result
+    finally:
+        folder.close()
+
+
+@dataclass
+class Run:
+    """A run in progress."""
+
+    engine: Engine
+    folder: RunFolder
+    observer: Observer
+    memories: dict[int, ClientMemory] = field(default_factory=dict)
+    totals: dict[str, Any] = field(default_factory=dict)
+    accuracies: Accuracies | None = None
+    last: Checkpoint = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.roster = self.engine.roster
+        self.config = self.roster.config
+        self.method = self.roster.method
+        self.budget = self.roster.budget.fresh()
+        if not self.roster.repeats_noise:
+            self.budget.journal = self.folder.append_release
+        self.wire = Wire(self.config, self.roster.table)
+
+    def complete(self, resume: bool) -> Result:
+        """Start or resume, do all rounds, write the results."""
+        self.observer.started(self.roster, self.folder.path)
+        state = self._resume() if resume and self.folder.begun else self._start()
+        try:
+            return self._finish(self._all_rounds(state))
+        except Exception:
+            self.folder.checkpoints.write(self.last)
+            raise
+
+    def _all_rounds(self, state: ServerState) -> ServerState:
+        """Do rounds until all are done, or the next one would spend more privacy than is allowed."""
+        try:
+            while state.round < self.config.rounds:
+                state = self._round(state)
+        except BudgetSpent as reason:
+            if not state.round:
+                raise
+            self.totals["ended_early"] = str(reason)
+        return state
+
+    def _round(self, state: ServerState) -> ServerState:
+        """Do one round: sample, send, train, add up, aggregate, evaluate, record."""
+        started = time.perf_counter()
+        record: dict[str, Any] = {"round": state.round + 1, **self._rates(state.round)}
+        failures = self._failures_before(state)
+        failed: list[Failure] = []
+        for attempt in range(ATTEMPTS):
+            clients = self.roster.schedule.drawn(state.round, attempt)
+            self._spend(clients, state.round, failed)
+            self.wire.traffic, losses, memories, failed = Traffic(), [], {}, []
+            adding = self.roster.protection.adding(
+                state.tensors, state.round, self.method.weighting, self.method.added
+            )
+            jobs = ((self._download(state, client), self._memory(client)) for client in clients)
+            for outcome in self.engine.train(jobs):
+                if isinstance(outcome, Failure):
+                    failed.append(outcome)
+                    continue
+                update, memories[update.client] = outcome
+                losses.append(update.loss)
+                adding.add(self.wire.upload(update, state.tensors))
+            failures += [{"step": "train", "attempt": attempt, **vars(failure)} for failure in failed]
+            if len(losses) >= self.roster.needed_updates:
+                break
+        else:
+            raise FedcueError(self._too_few_updates(state, failed))
+        after = self.method.aggregate(state, adding.sums())
+
+        if self.roster.table.kept:
+            self.memories |= memories
+        self.wire.note_changes(state.tensors, after.tensors, after.round)
+        told = [loss for loss in losses if loss is not None]
+        loss = sum(told) / len(told) if told else None
+        record |= {"clients": clients, "train_loss": loss, **vars(self.wire.traffic), **self.budget.metrics()}
+
+        last, every = after.round == self.config.rounds, self.config.evaluation.every
+        if last or (every and after.round % every == 0):
+            accuracies = self.engine.evaluate(after, self.memories, final=last)
+            record |= accuracies.metrics()
+            failures += [{"step": "evaluate", **failure} for failure in accuracies.untested()]
+            self.accuracies = accuracies if last else None
+
+        if failures:
+            record["failures"] = failures
+        record["seconds"] = time.perf_counter() - started
+        self.totals["seconds"] += record["seconds"]
+        self._snapshot(after)
+        self.folder.append_metrics(record)
+        self._checkpoint(after)
+        self.observer.finished_round(record)
+        return after
+
+    def _start(self) -> ServerState:
+        """Ask clients what the method wants to know before round 0, and make the first state of it."""
+        self.folder.write_config(dump(self.config))
+        self.observer.stage("warm start")
+        started, answered, failures = time.perf_counter(), 0, []
+        self.budget.recount(self.folder.read_releases())
+        self.budget.warm_up()
+        adding = self.roster.protection.adding({}, "warm up")
+        for reply in self.engine.warm_up(self.roster.schedule.first()):
+            if isinstance(reply, Failure):
+                failures.append(reply)
+            else:
+                answered += 1
+                adding.add(self.wire.first_reply(reply))
+        least = self.config.aggregate.least
+        if self.roster.table.replied and answered < least:
+            raise FedcueError(
+                f"{answered} clients answered before round 0, aggregate={self.config.aggregate.name} needs "
+                f"at least {least}{_reasons(failures)}. Mend the clients, then repeat."
+            )
+        state = self.method.start(self.roster.sizes, self.config.seed, adding.sums())
+        self.totals = {
+            "warm_up_upload_floats": self.wire.traffic.upload_floats,
+            "warm_up_upload_bytes": self.wire.traffic.upload_bytes,
+            "seconds": time.perf_counter() - started,
+        }
+        if failures:
+            self.totals["warm_up_failures"] = [vars(failure) for failure in failures]
+        self._snapshot(state)
+        self._checkpoint(state)
+        return state
+
+    def _resume(self) -> ServerState:
+        """Go on from the newest checkpoint."""
+        checkpoint = self.folder.checkpoints.newest()
+        check_state(self.roster, checkpoint.state)
+        self.folder.truncate_metrics(checkpoint.metrics_bytes, checkpoint.metrics_digest)
+        self.memories, self.totals = dict(checkpoint.memories), dict(checkpoint.totals)
+        released = self.totals.pop("releases", 0)
+        self.wire.remember(checkpoint.transport)
+        records = self.folder.read_metrics()
+        if self.roster.repeats_noise:
+            self.budget.replay(records, ATTEMPTS)
+        else:
+            self.budget.recount(released_so_far(self.folder, len(self.roster), released))
+        for record in records:
+            self.observer.finished_round(record)
+        self.folder.write_config(dump(self.config))
+        self.last = checkpoint
+        return checkpoint.state
+
+    def _download(self, state: ServerState, client: int) -> Download:
+        sent = self.method.download(state, client, self.roster.sizes, self.config.seed)
+        return self.wire.download(Download(client, state.round, self.config.seed, sent))
+
+    def _memory(self, client: int) -> ClientMemory:
+        return self.memories.get(client, ClientMemory())
+
+    def _rates(self, finished_rounds: int) -> dict[str, float]:
+        rates = {"lr": "prompts", "head_lr": "head"}
+        return {key: rate(self.config.training, name, finished_rounds) for key, name in rates.items()}
+
+    def _failures_before(self, state: ServerState) -> list[dict[str, Any]]:
+        before = self.totals.get("warm_up_failures", []) if state.round == 0 else []
+        return [{"step": "warm up", **failure} for failure in before]
+
+    def _spend(self, clients: Sequence[int], round_: int, failed: Sequence[Failure]) -> None:
+        """Count the releases of a round, or say why it had to be drawn again until nothing was left."""
+        try:
+            self.budget.visit(clients, round_)
+        except BudgetSpent as spent:
+            again = f" It was drawn again because clients failed{_reasons(failed)}." if failed else ""
+            raise BudgetSpent(f"{spent}{again}") from spent
+
+    def _too_few_updates(self, state: ServerState, failed: Sequence[Failure]) -> str:
+        return (
+            f"Round {state.round + 1} got fewer than min_updates={self.roster.needed_updates} updates in "
+            f"{ATTEMPTS} draws{_reasons(failed)}. Mend the clients or lower the learning rates, "
+            "then resume."
+        )
+
+    def _snapshot(self, state: ServerState) -> None:
+        if state.round in self.config.snapshots:
+            self.folder.write_snapshot(state.round, state.tensors)
+
+    def _checkpoint(self, state: ServerState) -> None:
+        """Remember how things are after a round, of which an unfinished next one must change nothing."""
+        place, digest = self.folder.metrics_bytes, self.folder.metrics_digest
+        memories, totals = dict(self.memories), {**self.totals, "releases": self.budget.released}
+        self.last = Checkpoint(state, memories, place, digest, totals, self.wire.memory())
+        every = self.config.checkpoint.every
+        if every and (state.round % every == 0 or state.round == self.config.rounds):
+            self.folder.checkpoints.write(self.last)
+
+    def _finish(self, state: ServerState) -> Result:
+        """Test once more if the last round was not tested, and write the results."""
+        self.observer.stage("writing the results")
+        accuracies = self.accuracies or self.engine.evaluate(state, self.memories, final=True)
+        insight = self.engine.insight(state, self.memories, accuracies)
+        self.folder.write_clients(accuracies.client_rows())
+        self.folder.write_memories(insight.memories)
+        self.folder.write_model(state.tensors, describe_model(self.roster, state.round, insight.class_priors))
+        self.folder.write_analysis(insight.analysis)
+        rounds = self.folder.read_metrics()
+        untested = accuracies.untested()
+        summary = {
+            "rounds": state.round,
+            **accuracies.metrics(),
+            "domains": accuracies.domains(),
+            **({"untested": untested} if untested else {}),
+            **{f"total_{name}": sum(record[name] for record in rounds) for name in vars(Traffic())},
+            **self.totals,
+            "workers": self.engine.workers,
+            **insight.numbers,
+            "peak_memory_mb": peak_memory_mb(),
+            **self.budget.summary(),
+        }
+        self.folder.write_summary(summary)
+        return Result(self.folder.path, summary, rounds)
+
+
+def _reasons(failures: Sequence[Failure]) -> str:
+    """Return the reasons of the first failures in brackets, if there are any."""
+    reasons = "; ".join(f"client {failure.client}: {failure.reason}" for failure in failures[:3])
+    return f" ({reasons})" if reasons else ""

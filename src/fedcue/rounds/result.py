@@ -1,0 +1,63 @@
+"""What a finished run leaves: its numbers, and the description of its model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcue.clients.roster import Roster
+from fedcue.config.layers import dump
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: where it lies, its final metrics and the metrics of every round."""
+
+    folder: Path
+    summary: dict[str, Any]
+    rounds: list[dict[str, Any]]
+
+    @property
+    def mean_accuracy(self) -> float:
+        """Mean accuracy over the clients that train, after the last round."""
+        return float(self.summary["mean_accuracy"])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader of its accuracies must know: that it ended early, who is not in them."""
+        early, untested = self.summary.get("ended_early"), self.summary.get("untested", [])
+        lines = []
+        if early:
+            lines.append(f"ended after round {self.summary['rounds']}: {early}")
+        if untested:
+            names = ", ".join(str(failure["client"]) for failure in untested[:10])
+            lines.append(f"{len(untested)} clients could not be tested and are left out: {names}")
+        return lines
+
+
+def describe_model(
+    roster: Roster, rounds: int, class_priors: Mapping[int, NDArray[np.float64]]
+) -> dict[str, Any]:
+    """Return what is needed to use the trained tensors: method, classes, backbone, known priors."""
+    settings = dump(roster.config)
+    clients: dict[str, dict[str, Any]] = {str(c): {"name": roster.names[c]} for c in roster.listed.tolist()}
+    for client, priors in class_priors.items():
+        clients[str(client)]["class_priors"] = [round(float(prior), 8) for prior in priors]
+    return {
+        "format": "fedcue-model-1",
+        "method": settings["method"],
+        "backbone": settings["backbone"],
+        "image_size": roster.architecture.image_size,
+        "precision": settings["precision"],
+        "setting": vars(roster.sizes),
+        "seed": roster.config.seed,
+        "rounds": rounds,
+        "training": settings["training"],
+        "classes": list(roster.classes),
+        "clients": clients,
+    }

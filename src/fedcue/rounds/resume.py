@@ -1,0 +1,95 @@
+"""Beginning a run, or going on with one: where it lies, and what must be as it was."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from datetime import datetime
+from pathlib import Path
+
+from fedcue.clients.roster import Roster
+from fedcue.config.layers import dump, resolve
+from fedcue.config.scope import FREE_AT_RESUME, Scope, scope_of
+from fedcue.config.settings import RunConfig
+from fedcue.config.words import flat, typed
+from fedcue.errors import ConfigError, RunFolderError
+from fedcue.privacy.mechanisms import DifferentialPrivacy
+from fedcue.record.folder import RunFolder
+from fedcue.types import ServerState
+
+
+def default_folder(config: RunConfig) -> Path:
+    """Return a new folder under ``runs/`` named after what is run and when."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = f"{config.recipe}-{config.method.name}-seed{config.seed}"
+    return Path("runs") / f"{re.sub(r'[^A-Za-z0-9_=.+-]+', '-', name).lstrip('.')[:150]}-{stamp}"
+
+
+def check_same_run(config: RunConfig, folder: Path) -> None:
+    """Refuse to go on with another method, other data or other clients than the run began with."""
+    privacy = config.privacy
+    settled = isinstance(privacy, DifferentialPrivacy) and privacy.noise is None
+    change = differing(config, folder, FREE_AT_RESUME, fixed=("rounds",) if settled else ())
+    if change:
+        reason = " (the noise of privacy=dp was settled for its rounds)" if "rounds=" in change else ""
+        raise RunFolderError(
+            f"{folder} holds another run: {change}{reason}. Go on with fedcue resume {folder}, or give "
+            "another --out."
+        )
+
+
+def differing(
+    config: RunConfig, folder: Path, free: tuple[Scope, ...], fixed: tuple[str, ...] = ()
+) -> str:
+    """Say how the configuration in a run's folder differs from this one, but for settings of ``free`` scopes.
+
+    A setting that did not exist yet when the run was made counts as its default.
+    """
+    try:
+        given = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+        there = flat(dump(resolve(given, name=str(given.get("recipe")))))
+    except (OSError, ValueError, RecursionError):
+        return "it has no readable config.toml"
+    except ConfigError as error:
+        return f"its config.toml is of another version ({error})"
+    asked = flat(dump(config))
+    for key in [*asked, *there]:
+        matters = scope_of(key) not in free or key in fixed
+        if there.get(key) != asked.get(key) and matters:
+            return f"there {key}={typed(there.get(key))}, asked for {key}={typed(asked.get(key))}"
+    return ""
+
+
+def check_state(roster: Roster, state: ServerState) -> None:
+    """Refuse a checkpoint whose tensors are not those of the method.
+
+    Tensors without rows at the start have one for each client that has been visited.
+    """
+    visited: int | None = None
+    for spec in roster.table:
+        if not spec.stored:
+            continue
+        found = state.tensors.get(spec.name)
+        shape = list(spec.shape)
+        if found is not None and None in shape and found.ndim:
+            visited = len(found) if visited is None else visited
+            shape[0] = visited
+        if found is None or (list(found.shape), found.dtype) != (shape, spec.dtype):
+            raise RunFolderError(
+                f"The checkpoint's {spec.name} does not fit {roster.method.name} on this data. "
+                "Start again with --overwrite or another --out."
+            )
+
+
+def released_so_far(folder: RunFolder, clients: int, released: int) -> list[tuple[list[int], int]]:
+    """Return what was released so far: no less than there was at the last checkpoint."""
+    journal = folder.read_releases()
+    found = sum(len(own) * count for own, count in journal)
+    strange = any(client >= clients for own, _ in journal for client in own)
+    if found < released or strange:
+        problem = ", some of unknown clients" if strange else f" where there were {released}"
+        raise RunFolderError(
+            f"{folder.path / 'releases.jsonl'} tells of {found} releases{problem}: what was "
+            "spent is not known. Put the file back, or start a new run."
+        )
+    return journal

@@ -1,0 +1,76 @@
+"""The one local training loop: mini-batch SGD on a few named tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedcue.errors import ClientError
+from fedcue.train.batches import Batch, Samples
+from fedcue.train.settings import Training
+from fedcue.types import Tensors
+
+Loss = Callable[[Tensors, Batch], Tensor]
+StepFilter = Callable[[str, Tensor], Tensor]
+"""From a tensor's name and the optimiser's change to the change that is made."""
+
+HEAD = ("head", "head_bias")
+
+
+def rate(training: Training, name: str, finished_rounds: int) -> float:
+    """Return the learning rate of the tensor ``name`` after so many rounds."""
+    own = training.head_lr if name in HEAD else training.prompt_lr
+    return (training.lr if own is None else own) * training.lr_decay**finished_rounds
+
+
+def fit(
+    loss: Loss,
+    start: Tensors,
+    samples: Samples,
+    training: Training,
+    finished_rounds: int,
+    generator: torch.Generator,
+    step_filter: StepFilter | None = None,
+) -> tuple[dict[str, Tensor], float]:
+    """Train copies of the tensors ``start`` on ``samples``; return them and the mean loss.
+
+    The optimiser is new at every call. ``step_filter`` sees each change after momentum, clipping
+    and weight decay.
+    """
+    trainable = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
+    optimiser = _optimiser(trainable, training, finished_rounds)
+    total, seen, step = 0.0, 0, 0
+    for _ in range(training.epochs):
+        for batch in samples.batches(training.batch_size, generator):
+            step += 1
+            value = loss(trainable, batch)
+            optimiser.zero_grad()
+            value.backward()
+            torch.nn.utils.clip_grad_norm_(trainable.values(), training.clip_norm)
+            _step(optimiser, trainable, step_filter)
+            number = value.item()
+            if not torch.isfinite(value):
+                raise ClientError(f"loss {number} at step {step}; lower training.lr or head_lr and prompt_lr")
+            total, seen = total + number * len(batch), seen + len(batch)
+    return {name: tensor.detach() for name, tensor in trainable.items()}, total / seen
+
+
+def _optimiser(trainable: Tensors, training: Training, finished_rounds: int) -> torch.optim.Optimizer:
+    groups = [
+        {"params": [tensor], "lr": rate(training, name, finished_rounds)}
+        for name, tensor in trainable.items()
+    ]
+    if training.optimiser == "adam":
+        return torch.optim.Adam(groups, weight_decay=training.weight_decay)
+    return torch.optim.SGD(groups, momentum=training.momentum, weight_decay=training.weight_decay)
+
+
+@torch.no_grad()
+def _step(optimiser: torch.optim.Optimizer, trainable: Tensors, step_filter: StepFilter | None) -> None:
+    before = {} if step_filter is None else {name: tensor.clone() for name, tensor in trainable.items()}
+    optimiser.step()
+    if step_filter is not None:
+        for name, tensor in trainable.items():
+            tensor.copy_(before[name] + step_filter(name, tensor - before[name]))
