@@ -13,8 +13,11 @@ from fedcue.config.words import flat
 QUOTED = {
     "mean_accuracy": "mean",
     "worst_accuracy": "worst",
+    "percentile_5_accuracy": "percentile_5",
+    "percentile_10_accuracy": "percentile_10",
     "percentile_15_accuracy": "percentile_15",
     "heldout_mean_accuracy": "heldout_mean",
+    "rounds_to_target": "rounds",
 }
 """Our measures and their keys in a recipe's ``[paper]`` table."""
 
