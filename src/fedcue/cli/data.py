@@ -14,7 +14,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from fedcue.cli.arguments import Json
-from fedcue.cli.compare import print_wide
+from fedcue.cli.grid_output import print_wide
 from fedcue.errors import printable
 
 if TYPE_CHECKING:

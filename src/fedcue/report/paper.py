@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedcue.config.layers import parse
+from fedcue.config.paper_table import DOMAIN, NOT_REACHED
 from fedcue.config.recipes import read_recipe, recipes
 from fedcue.config.words import flat
-from fedcue.errors import ConfigError, unknown
 
 QUOTED = {
     "mean_accuracy": "mean",
@@ -23,9 +23,6 @@ QUOTED = {
     "client_download_floats_to_target": "floats",
 }
 """Our measures and their keys in a recipe's ``[paper]`` table."""
-
-DOMAIN, NOT_REACHED = "domain_", "not_reached"
-"""Further keys: ``domain_NAME``, a domain's accuracy, and that rounds, seconds and floats did not suffice."""
 
 PUBLISHED = {
     "method.logit_prior": "none", "method.temperature": 0.05, "method.layers": [4, 5, 6],
@@ -69,19 +66,10 @@ def _quoted(config: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}
     settings = flat(config)
     variants = {key: value for key, value in own.items() if isinstance(value, Mapping)}
-    for numbers in variants.values() if variants else [own]:
-        _check_keys(name, numbers)
     fitting = [value for key, value in variants.items() if _is_of(key, settings)]
     if fitting:
         return fitting[0]
     return own if _as_published(settings) else {}
-
-
-def _check_keys(recipe: str, numbers: Mapping[str, Any]) -> None:
-    known = (*QUOTED.values(), NOT_REACHED)
-    for key in numbers:
-        if key not in known and not key.startswith(DOMAIN):
-            raise ConfigError(unknown(f"number under [paper] of recipe {recipe!r}", key, known))
 
 
 def _as_published(settings: Mapping[str, Any]) -> bool:

@@ -1,29 +1,22 @@
-"""A grid of runs on one recipe: methods x changed settings x seeds, each with a folder of its own."""
+"""What a grid is asked to run: from the command line, or from the recipe's ``[compare]`` table."""
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
 
-from fedcue.config.layers import parse, resolve
+from fedcue.config.layers import parse
 from fedcue.config.recipes import read_recipe
-from fedcue.config.settings import RunConfig
 from fedcue.errors import ConfigError
+from fedcue.grid.cells import ALL, Values, Variants
 from fedcue.registry import METHODS, PAPER_METHODS, Options
 
-Values = Mapping[str, tuple[Any, ...]]
-"""Settings by dotted key, each with the values it takes in turn."""
-
-RESERVED = ("method", "method.name", "seed")
+BETWEEN_SETTINGS = re.compile(r"\s+(?=[\w.]+=)")
+"""What separates ``key=value`` from the next one; a value may hold spaces."""
 
 
 class CompareTable(Options):
@@ -33,57 +26,7 @@ class CompareTable(Options):
     seeds: tuple[int, ...] = (0, 1, 2)
     target: float = Field(default=0.8, gt=0, le=1)
     sweep: dict[str, Any] = {}
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run of a grid."""
-
-    method: str
-    changes: Mapping[str, Any]
-    seed: int
-    config: RunConfig
-    folder: Path
-
-    @property
-    def variant(self) -> str:
-        """The changed settings as text, such as ``method.temperature=0.1``."""
-        return describe(self.changes)
-
-    @property
-    def label(self) -> str:
-        """What people call this run."""
-        return " ".join(filter(None, [self.method, self.variant, f"seed {self.seed}"]))
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Which methods, changes and seeds are run on which recipe."""
-
-    recipe: str
-    overrides: Mapping[str, Any]
-    methods: tuple[str, ...]
-    seeds: tuple[int, ...]
-    values: Values
-
-    def jobs(self, out: Path) -> list[Job]:
-        """Return every run in order; raise one error with all that is wrong with any of them."""
-        name, settings = read_recipe(self.recipe)
-        for key in (*self.overrides, *self.values):
-            if key in RESERVED:
-                raise ConfigError(f"{key}= cannot be set in a grid. Give --methods and --seeds instead.")
-        jobs: list[Job] = []
-        problems: dict[str, str] = {}
-        for method, changes, seed in itertools.product(self.methods, product_of(self.values), self.seeds):
-            overrides = {"method": method, **self.overrides, **changes, "seed": seed}
-            folder = out / folder_name(method, changes, seed)
-            try:
-                jobs.append(Job(method, changes, seed, resolve(settings, overrides, name), folder))
-            except ConfigError as error:
-                problems.setdefault(str(error), method)
-        if problems:
-            raise ConfigError("\n".join(f"{method}: {problem}" for problem, method in problems.items()))
-        return jobs
+    variants: dict[str, tuple[str, ...]] = {}
 
 
 def compare_table(recipe: str) -> CompareTable:
@@ -97,7 +40,8 @@ def compare_table(recipe: str) -> CompareTable:
         )
         raise ConfigError(
             f"[compare] of recipe {recipe!r} is not usable ({wrong}). It takes methods = [NAMES], "
-            "seeds = [NUMBERS], target = a share up to 1 and a table sweep of key = [VALUES]."
+            "seeds = [NUMBERS], target = a share up to 1, a table sweep of key = [VALUES] and a table "
+            'variants of METHOD = ["key=value key=value"].'
         ) from error
     return table.model_copy(update={"sweep": dict(_flatten(table.sweep))})
 
@@ -157,25 +101,33 @@ def read_values(texts: Iterable[str]) -> Values:
     return values
 
 
-def product_of(values: Values) -> list[dict[str, Any]]:
-    """Return every combination of the values, the last key changing fastest."""
-    return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+def read_variants(texts: Iterable[str] | None, table: CompareTable, methods: str | None) -> Variants:
+    """Return the variants of ``--variant "METHOD: key=value key=value"``; without it those of the recipe.
+
+    A text without a method is a variant of every method. Where ``--methods`` names some, the recipe's
+    variants of the others are left out.
+    """
+    if texts:
+        given = [_method_and_settings(text) for text in texts]
+    else:
+        given = [(method, text) for method, listed in table.variants.items() for text in listed]
+        if methods is not None:
+            named = read_methods(methods)
+            given = [(method, text) for method, text in given if method in (*named, ALL, "all")]
+    variants: dict[str, tuple[Mapping[str, Any], ...]] = {}
+    for method, text in given:
+        changes = parse(BETWEEN_SETTINGS.split(text.strip()))
+        if method in (ALL, "all"):
+            method = ALL
+        else:
+            METHODS.get(method)
+        variants[method] = (*variants.get(method, ()), changes)
+    return variants
 
 
-def describe(changes: Mapping[str, Any]) -> str:
-    """Return settings as text: ``key=value key=value``."""
-    return " ".join(f"{key}={show(value)}" for key, value in changes.items())
-
-
-def show(value: Any) -> str:
-    """Return a setting's value as it would be typed."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def folder_name(method: str, changes: Mapping[str, Any], seed: int) -> str:
-    """Return a run's folder: letters, digits and ``._=+-`` only; a digest where that loses something."""
-    whole = "-".join([method, *(f"{key}={show(value)}" for key, value in changes.items())])
-    plain = re.sub(r"[^A-Za-z0-9._=+-]+", "_", whole).lstrip(".")[:100]
-    if plain != whole:
-        plain += "-" + hashlib.sha256(whole.encode()).hexdigest()[:8]
-    return f"{plain}-seed{seed}"
+def _method_and_settings(text: str) -> tuple[str, str]:
+    """Split ``METHOD: key=value``; the colon in the name of a method from outside has no space after it."""
+    method, colon, settings = text.partition(": ")
+    if colon and "=" not in method:
+        return method.strip(), settings
+    return ALL, text
