@@ -17,7 +17,7 @@ from fedcue.cli.grid_output import Manner, print_wide, report, rich_table
 if TYPE_CHECKING:
     from fedcue.grid.cells import Cell
     from fedcue.grid.compare import Asked
-    from fedcue.report.tables import Comparison
+    from fedcue.report.comparison import Comparison
 
 Recipes = Annotated[
     list[str] | None,

@@ -100,7 +100,7 @@ def test_a_run_of_the_paper_as_a_whole() -> None:
     assert 2e-6 * step * planned.arithmetic.image_steps == pytest.approx(90, rel=0.01)
     assert planned.memory.weights == pytest.approx(4 * 85.8e6, rel=0.001)
     assert planned.memory.frozen_level == "nothing"
-    assert planned.people.images_per_client[1] == 500
+    assert planned.population.images_per_client[1] == 500
 
 
 def test_the_head_passes_each_image_once() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from fedcue.config.recipes import read_recipe, recipes
-from fedcue.errors import ConfigError
 from fedcue.report import paper
 from fedcue.report.paper import paper_missed_target, paper_numbers
 
@@ -33,13 +32,6 @@ def test_a_target_that_the_paper_missed_is_known(monkeypatch: pytest.MonkeyPatch
     quoting(monkeypatch, {"rounds": 100, "not_reached": True})
     assert paper_missed_target(PEP)
     assert paper_numbers(PEP)["rounds_to_target"] == 100
-
-
-@pytest.mark.parametrize("table", [{"men": 1.0}, {"method.period=10": {"men": 1.0}}])
-def test_an_unknown_number_fails(monkeypatch: pytest.MonkeyPatch, table: dict[str, Any]) -> None:
-    quoting(monkeypatch, table)
-    with pytest.raises(ConfigError, match=r"Unknown number under \[paper\] .*'men'.*Did you mean 'mean'"):
-        paper_numbers(PEP)
 
 
 @pytest.mark.parametrize("name", [name for name in recipes() if "paper" in read_recipe(name)[1]])
