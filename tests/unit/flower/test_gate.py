@@ -1,0 +1,349 @@
+"""The gate before a SuperLink that is faked: what passes, what does not, and how much of it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx")
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+import httpx
+
+from fedcue.flower.gate.application import Complaints, Gate
+from fedcue.flower.gate.rules import CALLS, MAX_PEERS, PATHS, Limits, Rate, Refusal, peer, refusal
+from fedcue.flower.gate.serve import Server, configuration
+
+GOOD = "/v1/fleet/pull-messages"
+
+
+class FakeLink:
+    """Stands for the SuperLink: remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[httpx.Request] = []
+        self.bodies: list[bytes] = []
+        self.failure: Exception | None = None
+        self.wait = 0.0
+        self.breaks = False
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.bodies.append(await request.aread())
+        self.asked.append(request)
+        if self.failure is not None:
+            raise self.failure
+        await asyncio.sleep(self.wait)
+        headers = {"content-type": "application/x-protobuf", "server": "inside", "set-cookie": "a=b"}
+        return httpx.Response(200, content=self.answer(), headers={**headers, "content-length": "6"})
+
+    async def answer(self) -> AsyncIterator[bytes]:
+        yield b"ans"
+        if self.breaks:
+            raise httpx.ReadError("gone")
+        yield b"wer"
+
+
+@contextmanager
+def standing(limits: Limits) -> Iterator[tuple[FakeLink, int]]:
+    """Serve a gate without TLS on a free port of loopback."""
+    link = FakeLink()
+    client = httpx.AsyncClient(transport=httpx.MockTransport(link), base_url="https://127.0.0.1:1")
+    server = Server(configuration(Gate(client, limits), None))
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.005)
+            yield link, listening.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join(30)
+
+
+@pytest.fixture(scope="module")
+def gate() -> Iterator[tuple[FakeLink, int]]:
+    with standing(Limits(body_bytes=1000, burst=100_000)) as both:
+        yield both
+
+
+def sent(port: int, text: bytes, seconds: float = 10) -> bytes:
+    """Send bytes as they are and return all that comes back."""
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as plain:
+        plain.sendall(text)
+        return received(plain)
+
+
+def received(plain: socket.socket) -> bytes:
+    answer = b""
+    try:
+        while part := plain.recv(65536):
+            answer += part
+    except ConnectionResetError:
+        pass
+    return answer
+
+
+def head(target: str = GOOD, *headers: str, method: str = "POST", version: str = "1.1") -> bytes:
+    lines = [f"{method} {target} HTTP/{version}", "Host: gate", "Connection: close", *headers]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+def test_what_a_node_sends_arrives_untouched_and_nothing_else_does(gate: tuple[FakeLink, int]) -> None:
+    link, port = gate
+    key = {
+        "flwr-public-key": "bm9kZQ==",
+        "flwr-signature": "c2ln",
+        "flwr-timestamp": "2026-01-01T00:00:00+00:00",
+    }
+    more = {"content-type": "application/x-protobuf", "flwr-package-version": "1.41.0"}
+    strange = {
+        "x-forwarded-for": "10.0.0.1",
+        "authorization": "Bearer x",
+        "flwr-task-token": "x",
+        "cookie": "a=b",
+    }
+    answer = httpx.post(
+        f"http://127.0.0.1:{port}{GOOD}", content=b"\x00\xff body", headers={**key, **more, **strange}
+    )
+    assert (answer.status_code, answer.content) == (200, b"answer")
+    assert answer.headers["content-type"] == "application/x-protobuf"
+    assert "set-cookie" not in answer.headers
+    assert answer.headers.get("server") != "inside"
+    asked = link.asked[-1]
+    assert (asked.method, str(asked.url)) == ("POST", f"https://127.0.0.1:1{GOOD}")
+    assert link.bodies[-1] == b"\x00\xff body"
+    for name, value in {**key, **more}.items():
+        assert asked.headers[name] == value
+    assert not set(strange) & set(asked.headers)
+    assert asked.headers["content-length"] == "7"
+    assert "transfer-encoding" not in asked.headers
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_every_call_of_a_node_passes(gate: tuple[FakeLink, int], call: str) -> None:
+    _, port = gate
+    assert httpx.post(f"http://127.0.0.1:{port}/v1/fleet/{call}", content=b"").status_code == 200
+
+
+BODY = "Content-Length: 0"
+TRICKS = {
+    "root": head("/", BODY),
+    "control": head("/v1/control/start-run", BODY),
+    "runtime": head("/v1/runtime/acquire-task", BODY),
+    "health": head("/health", method="GET"),
+    "docs": head("/docs", method="GET"),
+    "schema": head("/openapi.json", method="GET"),
+    "registering itself": head("/v1/fleet/register-node", BODY),
+    "unregistering": head("/v1/fleet/unregister-node", BODY),
+    "slashes": head("//v1/fleet/pull-messages", BODY),
+    "slash inside": head("/v1//fleet/pull-messages", BODY),
+    "slash at the end": head(GOOD + "/", BODY),
+    "dots": head("/v1/fleet/../control/start-run", BODY),
+    "dots that come back": head("/v1/control/../fleet/pull-messages", BODY),
+    "dots after a good path": head(GOOD + "/../../control/start-run", BODY),
+    "a dot": head("/v1/./fleet/pull-messages", BODY),
+    "encoded dots": head("/v1/fleet/%2e%2e/control/start-run", BODY),
+    "encoded slash": head("/v1/fleet%2fpull-messages", BODY),
+    "encoded twice": head("/v1/fleet/%252e%252e/control/start-run", BODY),
+    "encoded letter": head("/v1/%66leet/pull-messages", BODY),
+    "encoded null": head(GOOD + "%00", BODY),
+    "upper case": head("/V1/FLEET/PULL-MESSAGES", BODY),
+    "upper case of one": head("/v1/Fleet/pull-messages", BODY),
+    "backslash": head("/v1/fleet\\..\\control\\start-run", BODY),
+    "semicolon": head(GOOD + ";/../control/start-run", BODY),
+    "query": head(GOOD + "?a=b", BODY),
+    "fragment": head(GOOD + "#/v1/control/start-run", BODY),
+    "no slash": head("v1/fleet/pull-messages", BODY),
+    "absolute": head("https://127.0.0.1:8001/v1/control/start-run", BODY),
+    "absolute and good": head(f"https://gate{GOOD}", BODY),
+    "another scheme": head(f"file://{GOOD}", BODY),
+    "star": head("*", method="OPTIONS"),
+    "connect": head("127.0.0.1:8001", method="CONNECT"),
+    "GET": head(method="GET"),
+    "HEAD": head(method="HEAD"),
+    "PUT": head(GOOD, BODY, method="PUT"),
+    "lower-case method": head(GOOD, BODY, method="post"),
+    "overridden method": head(GOOD, BODY, "X-HTTP-Method-Override: POST", method="GET"),
+    "HTTP/1.0": head(GOOD, BODY, version="1.0"),
+    "HTTP/0.9": b"POST " + GOOD.encode() + b"\r\n\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "HTTP/1.2": head(GOOD, BODY, version="1.2"),
+    "chunked": head(GOOD, "Transfer-Encoding: chunked") + b"0\r\n\r\n",
+    "chunked and a length": head(GOOD, BODY, "Transfer-Encoding: chunked") + b"0\r\n\r\n",
+    "length and chunked": head(GOOD, "Transfer-Encoding: chunked", "Content-Length: 5") + b"0\r\n\r\n",
+    "chunked, in disguise": head(GOOD, BODY, "Transfer-Encoding : chunked") + b"0\r\n\r\n",
+    "chunked, folded": head(GOOD, BODY, "Transfer-Encoding:\r\n chunked") + b"0\r\n\r\n",
+    "chunked, twice": head(GOOD, "Transfer-Encoding: chunked, chunked") + b"0\r\n\r\n",
+    "another encoding": head(GOOD, "Transfer-Encoding: gzip") + b"0\r\n\r\n",
+    "two lengths": head(GOOD, "Content-Length: 0", "Content-Length: 5") + b"hello",
+    "lengths in one": head(GOOD, "Content-Length: 0, 5") + b"hello",
+    "a length below 0": head(GOOD, "Content-Length: -1"),
+    "a length with a sign": head(GOOD, "Content-Length: +0"),
+    "a length in hexadecimal": head(GOOD, "Content-Length: 0x5") + b"hello",
+    "no length": head(GOOD),
+    "a huge length": head(GOOD, "Content-Length: 1001"),
+    "an endless length": head(GOOD, "Content-Length: 9" + "9" * 30),
+    "a header twice": head(GOOD, BODY, "flwr-public-key: a", "Flwr-Public-Key: b"),
+    "two hosts": head(GOOD, BODY, "Host: other"),
+    "no host": b"POST " + GOOD.encode() + b" HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+    "a null in a header": head(GOOD, BODY, "flwr-signature: a\0b"),
+    "a line in a header": head(GOOD, BODY, "flwr-signature: a\rflwr-public-key: b"),
+    "an upgrade": head(GOOD, BODY, "Upgrade: websocket", "Connection: Upgrade"),
+    "an upgrade to HTTP/2": head(GOOD, BODY, "Upgrade: h2c"),
+    "an expectation": head(GOOD, "Content-Length: 5", "Expect: 100-continue") + b"hello",
+    "a head without end": b"POST " + GOOD.encode() + b" HTTP/1.1\r\nA: " + b"a" * 40_000,
+    "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\r\n\r\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_a_trick_is_refused_and_never_reaches_the_superlink(gate: tuple[FakeLink, int], trick: str) -> None:
+    link, port = gate
+    before = len(link.asked)
+    answer = sent(port, TRICKS[trick])
+    assert len(link.asked) == before
+    assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 505")), answer[:80]
+    assert b"\r\nconnection: close\r\n" in answer.lower(), "what follows on the connection is not read"
+
+
+def test_what_is_smuggled_behind_a_refused_request_is_not_read(gate: tuple[FakeLink, int]) -> None:
+    link, port = gate
+    before = len(link.asked)
+    good = head().replace(b"Connection: close\r\n", b"Content-Length: 0\r\n")
+    refused = head("/health", method="GET").replace(b"Connection: close\r\n", b"")
+    answer = sent(port, refused + good)
+    assert answer.count(b"HTTP/1.1") == 1
+    assert len(link.asked) == before
+
+
+def test_a_request_in_the_body_of_another_stays_a_body(gate: tuple[FakeLink, int]) -> None:
+    link, port = gate
+    inner = head("/v1/control/start-run", BODY)
+    answer = sent(port, head(GOOD, f"Content-Length: {len(inner)}") + inner)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert link.bodies[-1] == inner
+    assert link.asked[-1].url.path == GOOD
+
+
+def test_a_superlink_that_fails_is_a_failure_that_nodes_try_again(gate: tuple[FakeLink, int]) -> None:
+    link, port = gate
+    for failure, code in ((httpx.ConnectError("gone"), 502), (httpx.ReadTimeout("slow"), 504)):
+        link.failure = failure
+        try:
+            assert httpx.post(f"http://127.0.0.1:{port}{GOOD}", content=b"").status_code == code
+        finally:
+            link.failure = None
+
+
+def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(gate: tuple[FakeLink, int]) -> None:
+    link, port = gate
+    link.breaks = True
+    try:
+        with pytest.raises(httpx.RemoteProtocolError):
+            httpx.post(f"http://127.0.0.1:{port}{GOOD}", content=b"")
+    finally:
+        link.breaks = False
+
+
+def test_whoever_asks_too_often_waits() -> None:
+    limits = Limits(burst=3, requests_per_second=0.001)
+    with standing(limits) as (link, port), httpx.Client(base_url=f"http://127.0.0.1:{port}") as node:
+        codes = [node.post(GOOD, content=b"").status_code for _ in range(5)]
+    assert codes == [200, 200, 200, 503, 503], "a code that Flower's nodes try again later"
+    assert len(link.asked) == 3
+
+
+def test_a_full_bucket_refills_and_addresses_do_not_share_it() -> None:
+    now = [0.0]
+    rate = Rate(Limits(burst=2, requests_per_second=10), lambda: now[0])
+    assert [rate.admits("a") for _ in range(3)] == [True, True, False]
+    assert rate.admits("b")
+    now[0] = 0.1
+    assert [rate.admits("a"), rate.admits("a")] == [True, False]
+    now[0] = 100.0
+    assert [rate.admits("a") for _ in range(3)] == [True, True, False]
+    for number in range(2 * MAX_PEERS):
+        rate.admits(str(number))
+    assert len(rate._buckets) == MAX_PEERS
+
+
+def test_an_ipv6_site_counts_as_one_address() -> None:
+    assert peer(("2001:db8::1", 1)) == peer(("2001:db8::ffff:2", 9)) != peer(("2001:db8:0:1::1", 1))
+    assert peer(("::ffff:10.0.0.1", 1)) == peer(("10.0.0.1", 2)) == "10.0.0.1"
+
+
+def test_a_head_that_never_ends_is_cut_off() -> None:
+    with standing(replace(Limits(), head_seconds=0.2)) as (_, port):
+        assert sent(port, b"") == b"", "silence"
+        assert sent(port, b"POST /v1/fleet") == b"", "half a head"
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+            plain.sendall(head(GOOD, BODY).replace(b"Connection: close\r\n", b"") + b"POST /v1")
+            assert b"200" in plain.recv(4096)
+            plain.sendall(b"/fleet")
+            assert received(plain).count(b"HTTP/1.1") == 0, "half a head after a good request"
+
+
+def test_a_body_that_never_ends_is_cut_off() -> None:
+    with standing(replace(Limits(), request_seconds=0.2)) as (link, port):
+        answer = sent(port, head(GOOD, "Content-Length: 100") + b"some")
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert not link.asked
+
+
+def test_a_superlink_that_never_answers_is_not_waited_for() -> None:
+    with standing(replace(Limits(), request_seconds=0.2)) as (link, port):
+        link.wait = 60
+        assert sent(port, head(GOOD, BODY)).startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize("limit", [{"connections_per_address": 2}, {"connections": 2}])
+def test_one_address_cannot_hold_all_connections(limit: dict[str, Any]) -> None:
+    with standing(replace(Limits(), **limit)) as (_, port):
+        first, second = (socket.create_connection(("127.0.0.1", port)) for _ in range(2))
+        with first, second:
+            first.sendall(head(GOOD, BODY).replace(b"Connection: close\r\n", b""))
+            assert b"200" in first.recv(4096)
+            assert sent(port, head(GOOD, BODY)) == b""
+        deadline = time.monotonic() + 10
+        while not sent(port, head(GOOD, BODY)):
+            assert time.monotonic() < deadline, "a closed connection no longer counts"
+
+
+def test_refusals_do_not_fill_the_log_and_show_no_control_marks(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    complaints = Complaints(lambda: now[0])
+    scope = {"method": "POST", "raw_path": b"/\x1b[2J" + b"long" * 1000, "client": ("10.0.0.1", 9)}
+    for _ in range(20):
+        complaints.about(scope, Refusal(404, "no"))
+    assert len(caplog.messages) == 1
+    now[0] = 1.0
+    complaints.about(scope, Refusal(404, "no"))
+    assert caplog.messages[1].endswith("of 10.0.0.1: no (and 19 more)")
+    assert all("\x1b" not in line and len(line) < 300 for line in caplog.messages)
+
+
+def test_a_path_is_compared_byte_by_byte() -> None:
+    scope = {
+        "http_version": "1.1", "method": "POST", "raw_path": GOOD.encode(), "query_string": b"",
+        "headers": [(b"content-length", b"0")],
+    }  # fmt: skip
+    assert refusal(scope, Limits()) is None
+    for path in PATHS:
+        for position in range(len(path)):
+            for other in (
+                path[:position] + bytes([path[position] ^ 0x20]) + path[position + 1 :],
+                path[:position],
+            ):
+                if other not in PATHS:
+                    assert refusal({**scope, "raw_path": other}, Limits()) is not None
