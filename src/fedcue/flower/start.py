@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code, run = shown(command)
         if code or run is None:
-            return code
+            return code or 1
         return ended(run, connection)
     except KeyboardInterrupt:
         print("fedcue: the run goes on; flwr list and flwr stop know it", file=sys.stderr)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+pytest.importorskip("cryptography")
 pytest.importorskip("httpx")
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -20,9 +23,11 @@ pytest.importorskip("uvicorn")
 import httpx
 from gate_tricks import BODY, GOOD, TRICKS, head, is_refused, received
 
+from fedcue.errors import ConfigError
+from fedcue.flower.certificates import write_ca, write_server_certificate
 from fedcue.flower.gate.application import Complaints, Gate
 from fedcue.flower.gate.rules import CALLS, MAX_PEERS, PATHS, Limits, Rate, Refusal, peer, refusal
-from fedcue.flower.gate.serve import Server, configuration
+from fedcue.flower.gate.serve import Loop, Place, Server, client, configuration, serve
 
 
 class FakeLink:
@@ -259,3 +264,67 @@ def test_a_path_is_compared_byte_by_byte() -> None:
             ):
                 if other not in PATHS:
                     assert refusal({**scope, "raw_path": other}, Limits()) is not None
+
+
+def test_the_gate_does_not_start_without_its_certificates_or_flower(tmp_path: Path) -> None:
+    place = Place("127.0.0.1", 0, 1, tmp_path)
+    with pytest.raises(ConfigError, match=r"The gate needs ca\.crt, server\.pem, server\.key in "):
+        serve(place, ["true"], Limits())
+    write_ca(tmp_path)
+    write_server_certificate(tmp_path, tmp_path, "127.0.0.1")
+    with pytest.raises(ConfigError, match="no-such-command cannot be started"):
+        serve(place, ["no-such-command"], Limits())
+
+
+def test_the_gate_ends_with_a_superlink_that_does_not_start(tmp_path: Path) -> None:
+    write_ca(tmp_path)
+    write_server_certificate(tmp_path, tmp_path, "127.0.0.1")
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        place = Place("127.0.0.1", 0, closed.getsockname()[1], tmp_path)
+        assert serve(place, ["sh", "-c", "exit 7"], Limits()) == 7
+
+
+def test_a_gate_before_a_superlink_of_another_authority_lets_nothing_through(tmp_path: Path) -> None:
+    """Whoever takes the SuperLink's port on loopback gets no connection without its key."""
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        write_ca(tmp_path / name)
+        write_server_certificate(tmp_path / name, tmp_path / name, "127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "other" / "server.pem", tmp_path / "other" / "server.key")
+
+    async def asked() -> None:
+        impostor = await asyncio.start_server(
+            lambda reader, writer: writer.close(), "127.0.0.1", 0, ssl=context
+        )
+        port = impostor.sockets[0].getsockname()[1]
+        async with impostor, client(Place("127.0.0.1", 1, port, tmp_path / "one")) as superlink:
+            with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
+                await superlink.get("/health")
+
+    asyncio.run(asked())
+
+
+def test_a_tls_handshake_that_never_ends_is_cut_off(tmp_path: Path) -> None:
+    write_ca(tmp_path)
+    write_server_certificate(tmp_path, tmp_path, "127.0.0.1")
+    limits = Limits(head_seconds=0.2)
+    gate = Gate(httpx.AsyncClient(transport=httpx.MockTransport(FakeLink())), limits)
+
+    async def silent() -> bytes:
+        server = Server(configuration(gate, tmp_path))
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            serving = asyncio.create_task(server.serve([listening]))
+            while not server.started:
+                await asyncio.sleep(0.01)
+            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            got = await asyncio.wait_for(reader.read(), 10)
+            writer.close()
+            server.should_exit = True
+            await serving
+            return got
+
+    with asyncio.Runner(loop_factory=lambda: Loop(limits)) as runner:
+        assert runner.run(silent()) == b""

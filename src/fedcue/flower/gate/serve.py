@@ -25,6 +25,7 @@ from fedcue.flower.gate.application import Gate
 from fedcue.flower.gate.connection import Connection
 from fedcue.flower.gate.rules import Limits
 
+FILES = ("ca.crt", "server.pem", "server.key")
 LOOPBACK = "127.0.0.1"
 GRACE = 10.0
 """Seconds that the SuperLink and open requests have to end."""
@@ -52,6 +53,10 @@ class Place:
 
 def serve(place: Place, command: Sequence[str], limits: Limits) -> int:
     """Run ``command``, the SuperLink, and the gate before it until one ends or is told to; return a code."""
+    missing = [name for name in FILES if not (place.folder / name).is_file()]
+    if missing:
+        where = place.folder.absolute()
+        raise ConfigError(f"The gate needs {', '.join(missing)} in {where}. Start it as superlink.sh does.")
     with listen(place) as outside, asyncio.Runner(loop_factory=partial(Loop, limits)) as runner:
         return runner.run(_serve(place, outside, command, limits))
 
@@ -83,13 +88,15 @@ async def _serve(place: Place, outside: socket.socket, command: Sequence[str], l
         if ready.done() and not stop.done() and not ended.done():
             server = Server(configuration(Gate(superlink, limits), place.folder))
             serving = asyncio.create_task(server.serve([outside]))
+            while not (server.started or serving.done()):
+                await asyncio.sleep(0.01)
             log.warning("nodes may connect to %s", place.shown)
             await asyncio.wait({ended, stop, serving}, return_when=asyncio.FIRST_COMPLETED)
             server.should_exit = True
             await serving
         ready.cancel()
         stop.cancel()
-        if ended.done():
+        if ended.done() and not asked.is_set():
             log.warning("the SuperLink ended with code %d, and so does the gate", ended.result())
             return ended.result() if ended.result() > 0 else 1
         return 0
@@ -98,7 +105,12 @@ async def _serve(place: Place, outside: socket.socket, command: Sequence[str], l
 @contextlib.asynccontextmanager
 async def _superlink(command: Sequence[str]) -> AsyncIterator[asyncio.Task[int]]:
     """Run the SuperLink; whatever ends the gate ends it too."""
-    process = await asyncio.create_subprocess_exec(*command, preexec_fn=_end_with_the_gate)
+    try:
+        process = await asyncio.create_subprocess_exec(*command, preexec_fn=_end_with_the_gate)
+    except OSError as error:
+        raise ConfigError(
+            f"{command[0]} cannot be started ({error.strerror}). Is Flower installed?"
+        ) from error
     ended = asyncio.create_task(process.wait())
     try:
         yield ended
