@@ -158,6 +158,6 @@ def test_a_deployment_without_a_gate_gets_no_more_nodes(tmp_path: Path) -> None:
     folder = tmp_path / "here"
     init(folder, "--nodes", "1")
     script = folder / "server" / "superlink.sh"
-    script.write_text(script.read_text().replace("python -P -m fedcue.flower.gate", "exec"))
+    script.write_text(script.read_text().replace("python3 -P -m fedcue.flower.gate", "exec"))
     with pytest.raises(RunFolderError, match="without a gate"):
         init(folder, "--nodes", "2")

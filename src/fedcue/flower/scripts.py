@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedcue.flower.layout import CONNECTION, LOOPBACK, Layout, address, is_loopback
 
-GATE = "python -P -m fedcue.flower.gate"
+GATE = "python3 -P -m fedcue.flower.gate"
 SETTLED = (
     "export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 UV_OFFLINE=1",
     "unset FLWR_INTERNAL_GRPC_CONTROL_API FLWR_INTERNAL_GRPC_FLEET_API",
@@ -34,7 +34,7 @@ def write_server_scripts(layout: Layout) -> None:
     _script(
         folder / "run.sh",
         "Starts the run of app/pyproject.toml, or goes on with it; arguments go to flwr run.",
-        f'exec python -P -m fedcue.flower.start app {CONNECTION} "$@"',
+        f'exec python3 -P -m fedcue.flower.start app {CONNECTION} "$@"',
     )
 
 

@@ -124,13 +124,19 @@ async def _superlink(command: Sequence[str]) -> AsyncIterator[asyncio.Task[int]]
 
 
 def _end_with_the_gate() -> None:
-    """Ask Linux to end this process when its parent dies, even by SIGKILL."""
+    """Ask Linux to end this process when its parent dies, even by SIGKILL.
+
+    A SuperLink that was asked politely would wait for whoever still reads its log.
+    """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG
 
 
 def client(place: Place) -> httpx.AsyncClient:
-    """Return the gate's own connections to the SuperLink: loopback, TLS, verified, no proxy in between."""
+    """Return the gate's own connections to the SuperLink: loopback, TLS, verified, no proxy in between.
+
+    Their number is that of the connections outside, which is limited.
+    """
     context = ssl.create_default_context(cafile=str(place.folder / "ca.crt"))
     return httpx.AsyncClient(
         base_url=f"https://{LOOPBACK}:{place.superlink_port}",
@@ -138,7 +144,7 @@ def client(place: Place) -> httpx.AsyncClient:
         trust_env=False,
         follow_redirects=False,
         timeout=httpx.Timeout(60.0, connect=5.0),
-        limits=httpx.Limits(max_connections=256, max_keepalive_connections=32, keepalive_expiry=2.0),
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=2.0),
     )
 
 
