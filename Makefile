@@ -41,7 +41,7 @@ unit: $(VENV)/installed-dev  ## run the tests
 	$(BIN)/pytest -m "not flower" --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-flower: $(VENV)/installed-dev  ## test real deployments on this machine: Flower's own processes
-	$(BIN)/pytest -m flower tests/integration/test_flower.py
+	$(BIN)/pytest -m flower tests/integration
 
 test-browser: $(VENV)/installed-dev  ## test the report page in Chromium (needs Debian's package chromium)
 	@command -v chromium > /dev/null || { echo "install it first: apt-get update && apt-get install -y chromium"; exit 2; }
