@@ -15,7 +15,7 @@ from torch import Tensor
 from fedcue.aggregate.mean import Sums, Weighting
 from fedcue.errors import ConfigError
 from fedcue.methods.client import Client
-from fedcue.methods.tensors import head
+from fedcue.methods.tensors import linear_head
 from fedcue.model.prompted import Prompter, no_prompts
 from fedcue.registry import Options
 from fedcue.train.batches import Batch
@@ -60,7 +60,7 @@ class Method(Options):
 
     def tensors(self, sizes: Sizes) -> list[TensorSpec]:
         """Declare the method's tensors: here the head, and its bias if there is one."""
-        return head(sizes, self.head_bias)
+        return linear_head(sizes, self.head_bias)
 
     def table(self, sizes: Sizes) -> TensorTable:
         """Return the declared tensors as a table."""
