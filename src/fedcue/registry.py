@@ -58,7 +58,8 @@ class Registry:
         """Return the name under which ``part`` was asked for or can be asked for again."""
         path = f"{part.__module__}:{part.__qualname__}"
         known = {value: name for name, value in self.builtin.items()}
-        known |= {point.value: point.name for point in entry_points(group=self.group)}
+        if path not in known:  # looking through all that is installed takes a while
+            known |= {point.value: point.name for point in entry_points(group=self.group)}
         return known.get(path, path)
 
     def _installed(self, name: str) -> str | None:
