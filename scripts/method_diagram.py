@@ -5,6 +5,7 @@ python scripts/method_diagram.py docs/method.svg
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterable
 from html import escape
@@ -61,15 +62,14 @@ def _server_steps(method: PEP) -> list[tuple[str, str]]:
 
 
 def _client_steps(method: PEP) -> list[tuple[str, str]]:
+    blocks = ", ".join(map(str, method.layers))
     trained = ", ".join(SYMBOLS.get(name, name) for name in method.table(SIZES).trained)
     return [
         (method.warm_up.__name__, "once: class centroids of the bare ViT"),
         (method.personal.__name__, "keep the rows of its own classes"),
         (method.update.__name__, f"centroids μ_k, then train {trained}"),
-        (method.prompter.__name__, "P_S at block 0, a mixed prompt at the"),
-        ("", f"blocks {', '.join(map(str, method.layers))}: see below"),
-        (method.predict.__name__, "any client, new ones too: only its"),
-        ("", "class priors are its own"),
+        (method.prompter.__name__, f"P_S at block 0, m at blocks {blocks}: see below"),
+        (method.predict.__name__, "any client, a new one too: its priors suffice"),
     ]
 
 
@@ -84,34 +84,17 @@ def _vit(method: PEP) -> list[str]:
         parts.append(_text(x + 28, top + 25, f"block {block}", 11, SOFT, anchor="middle"))
         parts.append(_line(x + 56, top + 20, x + step - 2, top + 20))
         if block == 0:
-            parts += _insertion(x, top, f"{SYMBOLS['shared_prompts']}", SHARED)
+            parts += _insertion(x, top, SYMBOLS["shared_prompts"], SHARED)
         if block in method.layers:
             parts += _insertion(x, top, "m", MIXED)
     end = left + step * SIZES.depth
     parts.append(_box(end, top, 64, 40, "white", SHARED))
     parts.append(_text(end + 32, top + 25, "head H", 11, SHARED, anchor="middle"))
-    names = class_scores.__code__.co_varnames[: class_scores.__code__.co_argcount]
-    rule = f"s = {class_scores.__name__}({', '.join(names)})"
-    formula = "= softmax(cos(cls, μ) / temperature + log priors)"
-    parts.append(
-        _text(
-            20,
-            588,
-            "m = s P_C, one mixed prompt per image and block, written over the one before it",
-            13,
-            MIXED,
-        )
-    )
-    parts.append(_text(20, 610, f"{rule}  {formula}", 13, INK))
-    parts.append(
-        _text(
-            20,
-            630,
-            f"temperature {method.temperature:g}; shared prompts {method.prompts}; blocks are counted from 0",
-            12,
-            SOFT,
-        )
-    )
+    arguments = ", ".join(inspect.signature(class_scores).parameters)
+    mixing = "m = s P_C, one mixed prompt per image and block, written over the one before it"
+    scores = f"s = {class_scores.__name__}({arguments}) = softmax(cos(cls, μ) / temperature + log priors)"
+    values = f"temperature {method.temperature:g}; shared prompts {method.prompts}; blocks are counted from 0"
+    parts += [_text(20, 588, mixing, 13, MIXED), _text(20, 610, scores, 13), _text(20, 630, values, 12, SOFT)]
     return parts
 
 
@@ -135,12 +118,9 @@ def _listed(x: float, y: float, heading: str, specs: Iterable[TensorSpec]) -> li
 
 def _steps(x: float, y: float, steps: Iterable[tuple[str, str]]) -> list[str]:
     parts = []
-    for name, meaning in steps:
-        if name:
-            parts.append(_text(x, y, name, 13, weight="bold"))
-            y += 17
-        parts.append(_text(x, y, meaning, 12, SOFT))
-        y += 17 if not name else 23
+    for number, (name, meaning) in enumerate(steps):
+        parts.append(_text(x, y + 42 * number, name, 13, weight="bold"))
+        parts.append(_text(x, y + 42 * number + 17, meaning, 12, SOFT))
     return parts
 
 
@@ -157,11 +137,17 @@ def _arrow(
 
 
 def _box(x: float, y: float, width: float, height: float, fill: str, stroke: str = LINE) -> str:
-    return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="8" fill="{fill}" stroke="{stroke}" stroke-width="1.5"/>'
+    return (
+        f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="8" fill="{fill}" '
+        f'stroke="{stroke}" stroke-width="1.5"/>'
+    )
 
 
 def _line(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{SOFT}" stroke-width="1.5" marker-end="url(#tip)"/>'
+    return (
+        f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{SOFT}" stroke-width="1.5" '
+        'marker-end="url(#tip)"/>'
+    )
 
 
 def _text(
