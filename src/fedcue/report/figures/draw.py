@@ -101,13 +101,15 @@ def _label(axis: Any, name: Callable[[str], Any], scale: Callable[[str], Any], d
 def _legend(canvas: Canvas, figure: Figure, grid: Any) -> None:
     names = {series.name for panel in figure.panels for series in panel.series}
     if figure.panels[0].kind in ("line", "scatter") and 1 < len(names) <= 16:
-        handles, labelled = grid[0].get_legend_handles_labels()
-        entries = dict(zip(labelled[::-1], handles[::-1], strict=True))  # the first of each name
-        labels = list(dict.fromkeys(labelled))
+        entries: dict[str, Any] = {}  # the first of each name
+        for axes in grid[: len(figure.panels)]:
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+                entries.setdefault(label, handle)
+        labels = list(entries)
         widest = max(TextPath((0, 0), label, size=LEGEND_POINTS).get_extents().width for label in labels)
         room = int(canvas.get_figwidth() * 72 / (KEY_POINTS + widest))
         columns = min(4, len(labels), max(1, room))
-        canvas.legend([entries[label] for label in labels], labels, loc="outside lower center", ncols=columns)
+        canvas.legend(list(entries.values()), labels, loc="outside lower center", ncols=columns)
 
 
 def _colour(slot: int) -> str:

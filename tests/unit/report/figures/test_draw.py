@@ -51,3 +51,11 @@ def test_every_kind_of_figure_is_drawn(eight: list[RunGroup], tmp_path: Path, na
     save(build(name, eight), tmp_path / "figure.png", tmp_path / "figure.svg")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "figure.svg").read_text()
+
+
+def test_a_legend_names_what_only_a_later_panel_shows(tmp_path: Path) -> None:
+    for dataset, method in {"a": "fedvpt", "b": "pep"}.items():
+        write_run(tmp_path / dataset, method, rounds=2, data__name=dataset)
+    with mpl.rc_context(STYLE):
+        canvas = paint(build("generalisation", groups_in(tmp_path)))
+    assert [text.get_text() for text in canvas.legends[0].get_texts()] == ["FedVPT", "PEP-FedPT"]
