@@ -16,16 +16,7 @@ import pytest
 
 from mutants.faults import Fault, module_name
 
-OPTIONS = [
-    "-q",
-    "--tb=no",
-    "-m",
-    "not flower",
-    "-pno:cacheprovider",
-    "-pno:randomly",
-    "-pno:xdist",
-    "--timeout=0",
-]
+OPTIONS = ["--tb=no", "-m", "not flower", "-pno:cacheprovider", "-pno:randomly", "-pno:xdist", "--timeout=0"]
 Tests = dict[str, tuple[float, float, list[str]]]
 """How many seconds of a processor a test takes, its file's slowest fixtures take, and what it calls."""
 
