@@ -184,20 +184,17 @@ def fault(function: str) -> Fault:
 
 def test_tests_that_call_the_function_come_first_and_the_quickest_of_them() -> None:
     tests = {
-        "a.py::loads": (0.1, ["toy.core:"]),
-        "a.py::calls": (3.0, ["toy.core.A.f", "toy.core:"]),
-        "b.py::calls": (2.0, ["toy.core.A.f"]),
-        "b.py::calls_another": (1.0, ["toy.core.A.fg"]),
-        "c.py::neither": (0.1, ["toy.cores.A.f", "toy.cores:"]),
+        "a.py::loads": (0.5, 0.0, ["toy.core:"]),
+        "a.py::calls": (3.0, 0.0, ["toy.core.A.f", "toy.core:"]),
+        "b.py::calls": (2.0, 0.5, ["toy.core.A.f"]),
+        "b.py::calls_another": (1.0, 0.5, ["toy.core.A.fg"]),
+        "c.py::neither": (0.1, 0.0, ["toy.cores.A.f", "toy.cores:"]),
     }
-    assert related(fault("A.f"), tests, 60) == [
-        {"b.py::calls": 2.0},
-        {"a.py::calls": 3.0},
-        {"a.py::loads": 0.1},
-    ]
-    assert related(fault("A"), tests, 60)[0] == {"b.py::calls_another": 1.0, "b.py::calls": 2.0}
-    assert related(fault(""), tests, 4) == [{"b.py::calls_another": 1.0, "b.py::calls": 2.0}]
-    assert related(fault("A.f"), tests, 1) == [{"b.py::calls": 2.0}]
+    b_calls, a_calls, a_loads = (["b.py::calls"], 2.5), (["a.py::calls"], 3.0), (["a.py::loads"], 0.5)
+    assert related(fault("A.f"), tests, 60) == [b_calls, a_calls, a_loads]
+    assert related(fault("A.f"), tests, 5) == [b_calls, a_loads]
+    assert related(fault("A.f"), tests, 1) == [b_calls]
+    assert related(fault("A"), tests, 60)[1] == (["b.py::calls_another", "b.py::calls"], 3.5)
 
 
 def act(word: str, folder: Path) -> str:
