@@ -28,6 +28,7 @@ class DataOptions(Options):
         json_schema_extra={"scope": "machine"},
     )
     classes: tuple[str, ...] | None = Field(None, description="keep only these classes, in this order")
+    first_classes: PositiveInt | None = Field(None, description="keep only so many classes, the first ones")
     test_share: float = Field(0.2, gt=0, lt=1, description="share set aside where there is no test split")
     imbalance: float | None = Field(
         None, ge=1, description="long tail: the first class keeps this many times the share of the last"
@@ -74,6 +75,8 @@ class DataOptions(Options):
     def _finish(self, dataset: Dataset, seed: int) -> Dataset:
         if self.classes is not None:
             dataset = dataset.keep_classes(self.classes)
+        if self.first_classes is not None:
+            dataset = dataset.keep_classes(dataset.classes[: self.first_classes])
         if not dataset.is_test.any():
             dataset = _with_test_split(dataset, self.test_share, rng(seed, "test split"))
         if self.imbalance is not None:
