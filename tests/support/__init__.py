@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SHARED_DATA = ROOT.parent / "shared" / "data"
 REAL_BACKBONE = SHARED_DATA / "backbones" / "vit_tiny_patch16_224"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from fake_hub import run_with_hub, serve
+from support.fake_hub import run_with_hub, serve
 from safetensors.torch import load_file, save_file
 from support import REAL_BACKBONE, needs_real_backbone
 from torch import Tensor
