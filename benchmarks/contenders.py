@@ -13,7 +13,7 @@ from task import PROMPTS, Parameters, Task, average
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from fedcue.data.images import decode
+from fedcue.data.decode import decode
 from fedcue.rounds.executor import Executor
 from fedcue.clients.federation import Federation
 from fedcue.types import ClientMemory, ServerState

@@ -119,7 +119,10 @@ class Tied(Cue):
     def tensors(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
         """Declare cue's tensors, with class sums after every visit, and what the server makes heads of."""
         mean, classes = (1, sizes.classes, sizes.width), (sizes.classes,)
-        specs = [replace(s, returned=s.returned or s.name in ("centroids", "holds")) for s in super().tensors(sizes)]
+        specs = [
+            replace(s, returned=s.returned or s.name in ("centroids", "holds"))
+            for s in super().tensors(sizes)
+        ]
         return [
             *specs,
             fm.server("prototypes", mean),
@@ -133,7 +136,9 @@ class Tied(Cue):
         """Keep prototypes and the whitening beside the head."""
         first = mean_centroids(sums.total("centroids"), sums.total("holds"))
         transform = whitening(sums.total("moments"), first["prototypes"][0], sums.total("holds"))
-        return fm.ServerState(0, {**super().start(sizes, seed, sums).tensors, **first, "transform": transform})
+        return fm.ServerState(
+            0, {**super().start(sizes, seed, sums).tensors, **first, "transform": transform}
+        )
 
     def update(self, client: fm.Client, sent: fm.Tensors) -> fm.Update:
         """Train the prompts (``training.head_lr=0``) and send class sums under those received."""

@@ -24,12 +24,13 @@ import tomli_w
 
 from fedcue.config.recipes import read_recipe, recipes
 from fedcue.record.folder import read_metrics
-from fedcue.report import tables
-from fedcue.report.catalogue import build
-from fedcue.report.draw import save
+from fedcue.report.comparison import compare_runs
+from fedcue.report.figures.catalogue import build
+from fedcue.report.figures.draw import save
+from fedcue.report.groups import group_runs
+from fedcue.report.labels import method_label
+from fedcue.report.measures import ACCURACIES, Difference
 from fedcue.report.runs import find_runs
-from fedcue.report.series import method_label, series_of
-from fedcue.report.statistics import ACCURACIES, Difference
 
 KEPT = ("summary.json", "metrics.jsonl", "clients.csv")
 SPLITS = {
@@ -186,12 +187,12 @@ def tabulate(recipe: Path) -> None:
         method, text = variant(folder)
         groups.setdefault((f"{method} {text}".strip(), ""), []).append(folder)
     known = read_recipe(recipe.name)[1] if recipe.name in recipes() else {}
-    tables.compare(groups, known.get("compare", {}).get("target", 0.8)).write(recipe)
+    compare_runs(groups, known.get("compare", {}).get("target", 0.8)).write(recipe)
     plain = {folder: EVEN if variant(folder)[0] == "cue" else "" for folder in folders}
     priors = {folder: "" if variant(folder)[0] == "cue" else CONTROL for folder in folders}
     shown = [f for changes in (plain, priors) for f in folders if variant(f)[1] == changes[f]]
     lines = [
-        replace(one, label=method_label(variant(one.runs[0].path)[0])) for one in series_of(find_runs(shown))
+        replace(one, label=method_label(variant(one.runs[0].path)[0])) for one in group_runs(find_runs(shown))
     ]
     for name in ("accuracy-rounds", "accuracy-bytes"):
         save(build(name, lines), recipe / f"{name}.png")

@@ -112,19 +112,19 @@ METHODS = Registry(
 )
 DATASETS = Registry(
     "dataset",
-    "fedcue.data.dataset:DataOptions",
+    "fedcue.data.options:DataOptions",
     {
-        "digits": "fedcue.data.digits:Digits",
-        "cifar10": "fedcue.data.named:CIFAR10",
-        "cifar100": "fedcue.data.named:CIFAR100",
-        "tiny-imagenet": "fedcue.data.named:TinyImageNet",
-        "domainnet": "fedcue.data.named:DomainNet",
-        "pacs": "fedcue.data.named:PACS",
-        "office-home": "fedcue.data.named:OfficeHome",
-        "inaturalist": "fedcue.data.named:INaturalist",
-        "parquet": "fedcue.data.named:Parquet",
-        "folder": "fedcue.data.named:Folder",
-        "federated-folder": "fedcue.data.named:FederatedFolder",
+        "digits": "fedcue.data.readers.digits:Digits",
+        "cifar10": "fedcue.data.readers.public:CIFAR10",
+        "cifar100": "fedcue.data.readers.public:CIFAR100",
+        "tiny-imagenet": "fedcue.data.readers.public:TinyImageNet",
+        "domainnet": "fedcue.data.readers.public:DomainNet",
+        "pacs": "fedcue.data.readers.public:PACS",
+        "office-home": "fedcue.data.readers.public:OfficeHome",
+        "inaturalist": "fedcue.data.readers.public:INaturalist",
+        "parquet": "fedcue.data.readers.parquet:Parquet",
+        "folder": "fedcue.data.readers.folders:Folder",
+        "federated-folder": "fedcue.data.readers.folders:FederatedFolder",
     },
 )
 AGGREGATES = Registry(
@@ -148,13 +148,13 @@ PRIVACY = Registry(
 )
 PARTITIONS = Registry(
     "partition",
-    "fedcue.data.partition:PartitionOptions",
+    "fedcue.data.partition.base:PartitionOptions",
     {
-        "iid": "fedcue.data.partition:IID",
-        "pathological": "fedcue.data.partition:Pathological",
-        "dirichlet": "fedcue.data.partition:Dirichlet",
-        "domain": "fedcue.data.partition:ByDomain",
-        "natural": "fedcue.data.partition:Natural",
-        "drawn": "fedcue.data.drawn:Drawn",
+        "iid": "fedcue.data.partition.iid:IID",
+        "pathological": "fedcue.data.partition.pathological:Pathological",
+        "dirichlet": "fedcue.data.partition.dirichlet:Dirichlet",
+        "domain": "fedcue.data.partition.domain:ByDomain",
+        "natural": "fedcue.data.partition.natural:Natural",
+        "drawn": "fedcue.data.partition.drawn:Drawn",
     },
 )

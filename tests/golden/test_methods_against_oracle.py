@@ -13,7 +13,7 @@ from fedcue.methods.fedpr import FedPR
 from fedcue.methods.fedvpt import FedVPT
 from fedcue.methods.fedvpt_deep import FedVPTDeep
 from fedcue.methods.head import HeadTuning
-from fedcue.methods.pep_variants import PEPVariants as PEP
+from fedcue.methods.pep_variants import PEPVariants
 from fedcue.methods.pfedpg import GENERATOR, PFedPG, admit, generate, gradients
 from fedcue.methods.sgpt import SGPT
 from fedcue.model.vit import Architecture
@@ -133,7 +133,7 @@ def pep_oracle(bench, tensors, **options):
 @pytest.mark.parametrize(("missing", "layers"), [("neutral", (4, 5, 6)), ("zero", (0, 3))])
 def test_pep(mode, source, missing, layers):
     options = {"temperature": 0.2, "score_source": source, "layers": layers}
-    bench = Bench(PEP(prompts=2, ccmp_mode=mode, zero_prototype=missing, **options))
+    bench = Bench(PEPVariants(prompts=2, ccmp_mode=mode, zero_prototype=missing, **options))
     tensors = pep_tensors(bench, len(layers))
     expected = pep_oracle(bench, tensors, mode=mode, zero_proto=missing, **options)
     mine = bench.method.personal(bench.client(), as_torch(tensors))
@@ -191,7 +191,7 @@ def test_sgpt_in_both_stages_of_training(majority):
 
 @pytest.mark.parametrize("detach", [False, True])
 def test_gradients_of_pep(detach):
-    bench = Bench(PEP(prompts=2, layers=(1, 2), temperature=0.3, detach_scores=detach), SMALL)
+    bench = Bench(PEPVariants(prompts=2, layers=(1, 2), temperature=0.3, detach_scores=detach), SMALL)
     tensors = pep_tensors(bench, 2)
     fixed = pep_oracle(bench, tensors, layers=(1, 2), temperature=0.3)["scores"] if detach else None
 
@@ -227,7 +227,7 @@ def test_local_training_of_fedvpt():
 
 
 def test_a_visit_of_pep():
-    bench = Bench(PEP(prompts=2, layers=(1, 2), temperature=0.3), SMALL, lr=0.1, epochs=2, **OPTIONS)
+    bench = Bench(PEPVariants(prompts=2, layers=(1, 2), temperature=0.3), SMALL, lr=0.1, epochs=2, **OPTIONS)
     tensors = pep_tensors(bench, 2)
     start = {name: tensors[name] for name in TRAINED}
 
@@ -308,7 +308,7 @@ def test_averaging(weighting):
 @pytest.mark.parametrize("weighting", ["uniform", "count"])
 def test_prototypes_over_two_periods(weighting):
     generator = np.random.default_rng(0)
-    method = PEP(prompts=1, layers=(1, 2), period=2, momentum=0.3, prototype_weight=weighting)
+    method = PEPVariants(prompts=1, layers=(1, 2), period=2, momentum=0.3, prototype_weight=weighting)
     task = Sizes(CLASSES, 8, 3, 4, 6)
     counts = generator.integers(0, 3, size=(5, 2, CLASSES))  # warm-up and four rounds of two clients
     counts[0, :, 3] = 0  # nobody has class 3 at first
@@ -329,7 +329,9 @@ def test_prototypes_over_two_periods(weighting):
         close(state.tensors["prototypes"], prototypes, 1e-6)
         assert state.tensors["has_prototype"].tolist() == known.tolist()
         if place < 5:
-            state = method.aggregate(state, added(method, task, [reply(place, client) for client in range(2)]))
+            state = method.aggregate(
+                state, added(method, task, [reply(place, client) for client in range(2)])
+            )
 
 
 def test_server_of_sgpt():

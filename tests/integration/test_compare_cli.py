@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from collections.abc import Callable
@@ -9,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import save_file
 from support import SMALL
-from tiny_federation import TINY, random_vit
 
 from fedcue.cli.main import main
 from fedcue.config.layers import load
+from fedcue.model.vit import Architecture, VisionTransformer
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -38,8 +40,13 @@ def fedcue(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
 def small(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Settings that make the default recipe tiny, backbone included."""
     folder = tmp_path_factory.mktemp("backbone")
-    save_file(random_vit().backbone.state_dict(), folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps({"model_args": {"num_heads": TINY.heads}}))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        backbone = VisionTransformer(
+            Architecture(width=32, depth=8, heads=2, patch=4, image_size=8, hidden=64)
+        )
+    save_file(backbone.state_dict(), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_args": {"num_heads": 2}}))
     return [*SMALL, "rounds=1", "snapshots=[]", "workers=0", f"backbone={folder}"]
 
 
@@ -174,6 +181,73 @@ def test_tune_chooses_and_compare_takes_the_choice(fedcue: Command, small: list[
     code, text, errors = fedcue("compare", str(tuned), *small, "--methods", "head", "--seeds", "0", "--json")
     assert code == 0, errors
     assert json.loads(text)["rows"][0]["seeds"] == [0]
+
+
+def test_a_table_remembers_what_was_run(fedcue: Command, small: list[str], tmp_path: Path) -> None:
+    command = ["compare", *small, "heldout=1", "--methods", "head", "--table", "out/t.csv"]
+    variant = ["--variant", "head: evaluation.priors=uniform"]
+    code, text, errors = fedcue(*command, *variant, "--seeds", "0", "--dry-run")
+    assert code == 0, errors
+    assert "1 runs to make, 1 of the same models tested otherwise, 0 there already" in text
+    assert not (tmp_path / "out").exists()
+
+    code, text, errors = fedcue(*command, *variant, "--seeds", "0")
+    assert code == 0, errors
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"t.csv", "t.curves.csv"}
+    rows = list(csv.DictReader((tmp_path / "out" / "t.csv").open()))
+    assert [row["variant"] for row in rows] == ["", "evaluation.priors=uniform"]
+    assert all(float(rows[0][column]) >= 0 for column in ("mean", "heldout_mean", "log_prior_mean"))
+    assert rows[0]["log_prior_mean"] != "" == rows[1]["log_prior_mean"]
+    assert len((tmp_path / "out" / "t.curves.csv").read_text().splitlines()) == 2
+
+    before = (tmp_path / "out" / "t.csv").read_bytes()
+    code, text, _ = fedcue(*command, *variant, "workers=2", "--seeds", "0")
+    assert code == 0
+    assert "2 runs, 2 of them already finished" in text
+    assert (tmp_path / "out" / "t.csv").read_bytes() == before
+    code, text, _ = fedcue(*command, "--seeds", "0", "--json")
+    assert [row["mean"] for row in json.loads(text)["rows"]] == [rows[0]["mean"]]
+
+
+def test_a_row_is_what_run_and_evaluate_say(fedcue: Command, small: list[str], tmp_path: Path) -> None:
+    settings = [*small, "method=fedvpt", "seed=4", "workers=1"]
+    assert fedcue("run", *settings, "--out", "one", "--quiet")[0] == 0
+    assert fedcue("evaluate", "one", "method.logit_prior=test", "--out", "two")[0] == 0
+    assert fedcue("compare", *small, "--methods", "fedvpt", "--seeds", "4", "--table", "t.csv", "-q")[0] == 0
+    (row,) = csv.DictReader((tmp_path / "t.csv").open())
+    for folder, begin in (("one", ""), ("two", "log_prior_")):
+        summary = json.loads((tmp_path / folder / "summary.json").read_text())
+        for name in ("mean", "worst", "percentile_10"):
+            assert float(row[begin + name]) == pytest.approx(summary[f"{name}_accuracy"], abs=1e-6)
+
+
+def test_several_recipes_share_a_call(fedcue: Command, small: list[str], tmp_path: Path) -> None:
+    (tmp_path / "other.toml").write_text('base = "default"\n[training]\nlr = 0.3\n')
+    command = ["compare", "default", "other.toml", *small, "--methods", "head", "--seeds", "0"]
+    code, _, errors = fedcue(*command, "--out", "out")
+    assert code == 0, errors
+    for name in ("default", "other"):
+        assert (tmp_path / "out" / name / "compare.md").is_file()
+        assert (tmp_path / "out" / name / "head-seed0" / "summary.json").is_file()
+    code, _, errors = fedcue(*command, "--out", "out", "--table", "t.csv")
+    assert code == 0, errors
+    assert [row["recipe"] for row in csv.DictReader((tmp_path / "t.csv").open())] == ["default", "other"]
+    assert (tmp_path / "out" / "default" / "head-seed0" / "summary.json").is_file()
+
+
+def test_an_earlier_table_is_replaced_only_if_asked(
+    fedcue: Command, small: list[str], tmp_path: Path
+) -> None:
+    command = ["compare", *small, "--seeds", "0", "--out", "out", "--quiet", "--methods"]
+    assert fedcue(*command, "head")[0] == 0
+    before = (tmp_path / "out" / "compare.json").read_bytes()
+    code, _, errors = fedcue(*command, "ncm")
+    assert code == 2
+    assert "a row that this command does not make (head seed 0)" in errors
+    assert (tmp_path / "out" / "compare.json").read_bytes() == before
+    assert fedcue(*command, "head,ncm")[0] == 0
+    assert fedcue(*command, "ncm", "--overwrite")[0] == 0
+    assert (tmp_path / "out" / "head-seed0" / "summary.json").is_file()
 
 
 @pytest.mark.parametrize(

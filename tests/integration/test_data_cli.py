@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
-from data_files import encoded, save_picture, write_parquet
 from PIL import Image
+from support.data_files import encoded, save_picture, write_parquet
 from typer.testing import CliRunner, Result
 
 from fedcue.cli.main import app
-from fedcue.data import named
 from fedcue.data.catalogue import CATALOGUE
+from fedcue.data.readers import hub
 from fedcue.errors import ConfigError, DataError, PartitionError
 
 
@@ -50,7 +50,7 @@ def test_an_unknown_dataset_is_explained() -> None:
 
 
 def test_fetch_says_where_the_files_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(named.hub, "download", lambda repository: tmp_path / repository)
+    monkeypatch.setattr(hub, "download", lambda repository: tmp_path / repository)
     assert "uoft-cs/cifar100" in fedcue("data", "fetch", "cifar100").output.replace("\n", "")
     assert json.loads(fedcue("data", "fetch", "cifar100", "--json").output)["name"] == "cifar100"
     assert "inat_comp" in str(fedcue("data", "fetch", "inaturalist").exception)
@@ -111,6 +111,14 @@ def test_partition_of_own_pictures_by_domain_and_by_class(pictures: Path, tmp_pa
     domains = fedcue("partition", "pacs", "--out", str(tmp_path / "pacs"))
     assert "art_painting-0" in domains.output
     assert "sketch" in (tmp_path / "pacs" / "partition.csv").read_text()
+
+
+def test_partition_of_inaturalist_counts_the_users_that_are_left_out() -> None:
+    found = json.loads(fedcue("partition", "inaturalist", "--json").output)
+    assert (found["clients"], found["training_images"], found["test_images"]) == (1_018, 96_748, 35_641)
+    assert found["notes"][0].startswith("8,257 clients (")
+    own = json.loads(fedcue("partition", "inaturalist", "data.split=own", "--json").output)
+    assert own["training_images"] + own["test_images"] < 120_293
 
 
 def test_an_impossible_partition_is_explained() -> None:

@@ -15,8 +15,8 @@ from support import SMALL
 import fedcue
 from fedcue.config.layers import load
 from fedcue.errors import ConfigError
-from fedcue.grid.compare import difference
-from fedcue.federate.grid import Job
+from fedcue.grid.cells import Cell
+from fedcue.grid.execute import difference
 from fedcue.rounds.observers import Silent
 
 SETTINGS = [*SMALL, "method=head", "rounds=3"]
@@ -101,7 +101,7 @@ def test_a_tracker_changes_no_result_and_is_no_other_run(tmp_path: Path) -> None
     tensors = [(r.folder / "model.safetensors").read_bytes() for r in (plain, logged)]
     assert tensors[0] == tensors[1]
     assert not (plain.folder / "log").exists()
-    assert difference(Job("head", {}, 0, logged_config, plain.folder)) == ""
+    assert difference(Cell("head", {}, 0, logged_config, plain.folder)) == ""
     fedcue.run(load("default", SETTINGS), tmp_path / "logged", overwrite=True)
     assert not (tmp_path / "logged" / "log").exists()
 

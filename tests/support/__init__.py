@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SHARED_DATA = ROOT.parent / "shared" / "data"
+FACTS = ROOT / "tests" / "facts"
 REAL_BACKBONE = SHARED_DATA / "backbones" / "vit_tiny_patch16_224"
 
 needs_real_backbone = pytest.mark.skipif(

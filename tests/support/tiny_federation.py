@@ -6,7 +6,7 @@ Everything but images and backbone is the package's own: clients, roster, host, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -194,9 +194,7 @@ class TinyFederation:
         quick = ["evaluation.every=0", "evaluation.prototype_sample=0", "evaluation.cls_sample=0"]
         few = ["clients_per_round=3", f"heldout=[{HELD_OUT}]", "workers=1", "snapshots=[]"]
         config = load("default", [f"seed={self.seed}", *quick, *few, *self.settings])
-        return config.model_copy(
-            update={"method": self.method, "training": self.training, "rounds": rounds}
-        )
+        return config.model_copy(update={"method": self.method, "training": self.training, "rounds": rounds})
 
     def made(self, rounds: int = 1, sampled: Sequence[int] | None = None) -> Federation:
         """Return the real federation for a run of so many rounds, in which these clients are drawn."""
@@ -222,9 +220,14 @@ class TinyFederation:
         return Sizes(CLASSES, shape.width, shape.depth, shape.patch, CLIENTS)
 
     @cached_property
+    def federation(self) -> Federation:
+        """The real federation, for a step without a run."""
+        return self.made()
+
+    @property
     def host(self) -> Host:
-        """The clients, for a visit without a run."""
-        return self.made().host
+        """Its clients."""
+        return self.federation.host
 
     # One step at a time
 
@@ -246,7 +249,9 @@ class TinyFederation:
         """Return the tensors that a client is sent."""
         return dict(self.method.download(state, client, self.sizes, self.seed))
 
-    def personal(self, state: ServerState, client: int, memory: ClientMemory | None = None) -> dict[str, Tensor]:
+    def personal(
+        self, state: ServerState, client: int, memory: ClientMemory | None = None
+    ) -> dict[str, Tensor]:
         """Return the tensors that a client predicts with."""
         return dict(self.method.personal(self.client(client, state.round, memory), self.sent(state, client)))
 
@@ -328,8 +333,3 @@ class TinyRun:
     def accuracy(self, client: int, final: bool = False) -> float:
         labels = torch.from_numpy(self.tiny.host.client(client).test_labels)
         return (self.predict(client, final).argmax(1) == labels).float().mean().item()
-
-
-def with_labels(batch: Batch, labels: Tensor) -> Batch:
-    """Return a batch whose images have other labels."""
-    return replace(batch, labels=labels)

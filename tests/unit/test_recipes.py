@@ -11,7 +11,9 @@ import pytest
 
 from fedcue.config.layers import dump, load
 from fedcue.config.recipes import read_recipe, recipes
-from fedcue.federate import grid as grids
+from fedcue.errors import ConfigError
+from fedcue.grid.cells import Cell
+from fedcue.grid.compare import asked_for
 from fedcue.plan.dry_run import plan
 from fedcue.registry import METHODS
 from fedcue.report.paper import QUOTED, paper_numbers
@@ -21,10 +23,110 @@ MAIN = ["cifar100-pathological", "tinyimagenet-pathological", "domainnet", "inat
 MACHINE = 80.0  # GFLOP/s of a core
 
 
-def jobs(name: str, scale: str) -> list[grids.Job]:
-    table = grids.compare_table(name)
-    methods = grids.read_methods(None, table.methods)
-    return grids.Grid(name, {"scale": scale}, methods, (0,), table.sweep).jobs(Path("nowhere"))
+def cells_of(name: str, scale: str) -> list[Cell]:
+    (asked,) = asked_for([name, f"scale={scale}"], seeds="0")
+    return asked.grid.cells(Path("nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("cifar100-pathological", "cifar100-pathological"),
+        ("cifar100/pathological", "cifar100-pathological"),
+        ("cifar100/dirichlet-ccmp", "cifar100-dirichlet-ccmp"),
+        ("pacs", "pacs"),
+        ("pacs/heldout", "pacs-heldout"),
+        ("default", "default"),
+    ],
+)
+def test_a_recipe_in_a_folder_goes_by_its_name_with_a_dash_or_a_slash(typed: str, name: str) -> None:
+    assert read_recipe(typed)[0] == name
+    assert read_recipe(recipes()[name])[0] == name
+    assert load(typed).recipe == name
+
+
+def test_every_recipe_lies_in_the_folder_of_its_dataset() -> None:
+    folders = {"cifar100": "cifar100", "tinyimagenet": "tiny-imagenet"}
+    for name in OURS:
+        folder = recipes()[name].parent.name
+        assert load(name).data.name == folders.get(folder, folder)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("pep = { maen = 95.0 }", r"\[paper.pep\] of recipe 'r': Unknown key 'maen'.*Did you mean 'mean'"),
+        ('pep = { "rounds=3" = { wurst = 95.0 } }', r"\[paper.pep.rounds=3\].*Unknown key 'wurst'"),
+        ('pep = { mean = "95" }', "paper.pep.mean='95' of recipe 'r' must be a number"),
+        ("pep = 95.0", "paper.pep=95.0 of recipe 'r' must be a table"),
+        ("pep = { inner = { mean = 95.0 } }", "Unknown key 'inner'"),
+    ],
+)
+def test_a_number_of_the_paper_that_nothing_reads_is_refused(
+    tmp_path: Path, table: str, message: str
+) -> None:
+    (tmp_path / "r.toml").write_text(f'base = "default"\n[paper]\n{table}\n')
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path / "r.toml")
+
+
+PRINTED = [  # recipe, method, variant, key, as printed in the paper, where
+    ("cifar100-concentrations", "head", "partition.alpha=0.1", "worst", 65.48, "tab:cifar_results"),
+    ("cifar100-concentrations", "pfedpg", "partition.alpha=0.5", "mean", 73.90, "tab:cifar_results"),
+    ("domainnet", "pep", "", "domain_infograph", 71.68, "result_domain_datasets_2"),
+    ("domainnet", "sgpt", "", "domain_quickdraw", 83.55, "result_domain_datasets_2"),
+    ("domainnet-ccmp", "fedvpt", "", "mean", 84.23, "tab:inat_domain_ablation"),
+    ("inaturalist-ccmp", "fedvpt", "", "mean", 52.22, "tab:inat_domain_ablation"),
+    ("tinyimagenet-dirichlet-ccmp", "fedvpt", "", "mean", 79.02, "tab:inat_domain_ablation"),
+    ("inaturalist", "pep", "", "percentile_5", 20.00, "tab:inat_percentile"),
+    ("inaturalist", "fedpr", "", "percentile_10", 3.54, "tab:inat_percentile"),
+    ("cifar100-communication", "sgpt", "", "seconds", 8170, "tab:cifar100_comparison"),
+    ("cifar100-communication", "pep", "", "floats", 4.6e6, "tab:cifar100_comparison"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "method", "variant", "key", "value", "where"), PRINTED)
+def test_numbers_are_as_printed(
+    recipe: str, method: str, variant: str, key: str, value: float, where: str
+) -> None:
+    numbers = read_recipe(recipe)[1]["paper"][method]
+    assert (numbers[variant] if variant else numbers)[key] == value, where
+
+
+def test_domainnets_columns_are_its_six_domains_for_all_methods() -> None:
+    table = read_recipe("domainnet")[1]["paper"]
+    domains = {"clipart", "infograph", "painting", "quickdraw", "real", "sketch"}
+    assert len(table) == 8
+    for numbers in table.values():
+        assert {key.removeprefix("domain_") for key in numbers if key.startswith("domain_")} == domains
+
+
+def test_without_class_prompts_is_fedvpt_with_as_many_prompts() -> None:
+    for name in OURS:
+        if name.endswith("ccmp"):
+            pep, fedvpt = (cell.config.method for cell in cells_of(name, "paper"))
+            assert (pep.name, fedvpt.name, pep.prompts) == ("pep", "fedvpt", fedvpt.prompts)
+
+
+def test_what_the_paper_leaves_open_is_varied_on_validation_images() -> None:
+    for name, key, values in [
+        ("cifar100-weight-decay", "weight_decay", [1e-3, 1e-5, 0.0]),
+        ("cifar100-batch-size", "batch_size", [32, 40, 50]),
+        ("cifar100-rate-decay", "lr_decay", [1.0, 0.998, 0.99]),
+    ]:
+        cells = [cell for cell in cells_of(name, "paper") if cell.method == "pep"]
+        assert [getattr(cell.config.training, key) for cell in cells] == values
+        assert {cell.config.evaluation.on for cell in cells} == {"validation"}
+
+
+def test_variants_of_the_baselines_have_recipes() -> None:
+    found = [
+        (cell.config.method.evaluation, cell.config.clients_per_round)
+        for cell in cells_of("cifar100-pfedpg", "paper")
+    ]
+    assert found == [("adapt", 5), ("none", 5), ("adapt", 100)]
+    found = [cell.config.method.normalise_projector for cell in cells_of("cifar100-fedpr-projector", "paper")]
+    assert found == [True, False]
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -39,26 +141,29 @@ def test_the_first_line_is_the_command_that_runs_it(name: str) -> None:
 def test_the_whole_grid_is_valid_at_both_scales(name: str) -> None:
     assert dump(load(name, ["scale=paper"])) == dump(load(name))
     for scale in ("paper", "cpu"):
-        assert jobs(name, scale)
+        assert cells_of(name, scale)
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_the_papers_numbers_belong_to_runs_of_the_grid(name: str) -> None:
-    cells = {(job.method, job.variant) for job in jobs(name, "paper")}
+    planned = {(cell.method, cell.variant) for cell in cells_of(name, "paper")}
     for method, found in read_recipe(name)[1].get("paper", {}).items():
         variants = {key: value for key, value in found.items() if isinstance(value, dict)}
         for variant in variants or {"": found}:
-            assert (method, variant) in cells
+            assert (method, variant) in planned
 
 
 @pytest.mark.parametrize("name", [name for name in OURS if "paper" in read_recipe(name)[1]])
 @pytest.mark.parametrize("scale", ["paper", "cpu"])
 def test_the_papers_numbers_are_found_for_every_run(name: str, scale: str) -> None:
     table = read_recipe(name)[1]["paper"]
-    for job in jobs(name, scale):
-        cell = table.get(job.method, {}).get(job.variant, {}) if job.variant else table.get(job.method, {})
-        expected = {measure: cell[key] for measure, key in QUOTED.items() if key in cell}
-        assert paper_numbers(json.loads(json.dumps(dump(job.config)))) == expected
+    for cell in cells_of(name, scale):
+        own = table.get(cell.method, {})
+        numbers = own.get(cell.variant, {}) if cell.variant else own
+        expected = {measure: numbers[key] for measure, key in QUOTED.items() if key in numbers}
+        domains = {key: value for key, value in numbers.items() if key.startswith("domain_")}
+        expected |= {key.replace("domain_", "domain:"): value for key, value in domains.items()}
+        assert paper_numbers(json.loads(json.dumps(dump(cell.config)))) == expected
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -93,8 +198,8 @@ def test_the_small_scale_keeps_clients_and_classes(name: str) -> None:
 @pytest.mark.parametrize("name", OURS)
 def test_every_recipe_can_be_planned(name: str) -> None:
     planned = plan(load(name), MACHINE)
-    assert planned.people.described
-    assert planned.people.clients >= 40
+    assert planned.population.described
+    assert planned.population.clients >= 40
     assert planned.arithmetic.total_pflop > 1
     assert plan(load(name, ["scale=cpu", "workers=2"]), MACHINE).seconds < 20 * 60
 

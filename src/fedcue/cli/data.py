@@ -14,11 +14,12 @@ from rich.progress import Progress
 from rich.table import Table
 
 from fedcue.cli.arguments import Json
-from fedcue.cli.compare import print_wide
+from fedcue.cli.grid_output import print_wide
 from fedcue.errors import printable
 
 if TYPE_CHECKING:
-    from fedcue.data.dataset import DataOptions
+    from fedcue.data.catalogue import Description
+    from fedcue.data.options import DataOptions
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, download and check datasets.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset of 'fedcue data ls'.")]
@@ -30,7 +31,7 @@ def ls(as_json: Json = False) -> None:
     from fedcue.data.catalogue import CATALOGUE
 
     if as_json:
-        typer.echo(json.dumps([asdict(description) for description in CATALOGUE.values()]))
+        typer.echo(json.dumps([_plain(description) for description in CATALOGUE.values()]))
         return
     table = Table(
         "name", "classes", "train", "test", "domains", "clients", "download", "what it is", box=None
@@ -59,7 +60,7 @@ def show(name: Name, as_json: Json = False) -> None:
 
     one = describe(name)
     if as_json:
-        typer.echo(json.dumps(asdict(one)))
+        typer.echo(json.dumps(_plain(one)))
         return
     hub = f"https://huggingface.co/datasets/{one.hub} ({one.download})" if one.hub else None
     columns = [one.image, one.label, *(column for column in (one.domain, one.client) if column)]
@@ -70,7 +71,7 @@ def show(name: Name, as_json: Json = False) -> None:
         + (f"{one.test:,} to test" if one.test else "of which data.test_share is set aside to test"),
         "pixels": one.pixels,
         "domains": ", ".join(one.domains),
-        "clients": f"about {one.owners:,}, one per {one.client}" if one.owners else "",
+        "clients": f"{one.owners:,}, one per {one.client}" if one.owners else "",
         "source": one.source,
         "licence": one.licence,
         "hub": hub or ("embedded" if not one.layouts else "not there: download by hand and give data.root"),
@@ -85,12 +86,17 @@ def show(name: Name, as_json: Json = False) -> None:
     Console(soft_wrap=True).print(f"[bold]{name}[/]", table, sep="\n", highlight=False)
 
 
+def _plain(one: Description) -> dict[str, object]:
+    """Return a description for a program to read."""
+    return {key: value for key, value in asdict(one).items() if key != "owner_sizes"}
+
+
 @app.command("fetch")
 def fetch(name: Name, as_json: Json = False) -> None:
     """Download a dataset from the hub, unless it is there already."""
-    from fedcue.data import named
+    from fedcue.data.readers.public import fetch as fetch_data
 
-    folder = named.fetch(name)
+    folder = fetch_data(name)
     if as_json:
         typer.echo(json.dumps({"name": name, "folder": str(folder)}))
     else:
@@ -149,7 +155,7 @@ def check(
 def _options(path: Path, settings: list[str]) -> DataOptions:
     """Return what reads ``path``: the dataset that is named, or the one it looks like."""
     from fedcue.config.layers import load, parse
-    from fedcue.data.named import guess
+    from fedcue.data.readers.recognise import guess
     from fedcue.registry import DATASETS
 
     if not {"data", "data.name"} & set(parse(settings)):

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import TaskID
 
 from fedcue.cli.progress import News, live_progress, room_for_news
-from fedcue.grid.grid import Job
+from fedcue.grid.cells import Cell
 
 
 class GridProgress:
@@ -40,35 +40,35 @@ class GridProgress:
         if kind is KeyboardInterrupt:
             self._say("stopped; the same command goes on from here")
 
-    def planned(self, jobs: Sequence[Job], todo: Sequence[Job]) -> None:
+    def planned(self, cells: Sequence[Cell], todo: Sequence[Cell]) -> None:
         """Say how much there is to do."""
         self.todo = len(todo)
-        self.progress.update(self.all, total=sum(job.config.rounds for job in todo), news=self._count())
-        longest = max((job.label for job in todo), key=len, default="")
+        self.progress.update(self.all, total=sum(cell.config.rounds for cell in todo), news=self._count())
+        longest = max((cell.label for cell in todo), key=len, default="")
         self.room = room_for_news(self.console, longest)
-        self._say(f"{len(jobs)} runs, {len(jobs) - len(todo)} of them already finished")
+        self._say(f"{len(cells)} runs, {len(cells) - len(todo)} of them already finished")
 
-    def began(self, job: Job) -> None:
+    def began(self, cell: Cell) -> None:
         """Show a line for the run."""
-        name = escape(job.label)
-        self.lines[job.folder] = self.progress.add_task(name, total=job.config.rounds, news="starting")
+        name = escape(cell.label)
+        self.lines[cell.folder] = self.progress.add_task(name, total=cell.config.rounds, news="starting")
 
-    def finished_round(self, job: Job, record: Mapping[str, Any]) -> None:
+    def finished_round(self, cell: Cell, record: Mapping[str, Any]) -> None:
         """Show a round's numbers."""
         accuracy = record.get("mean_accuracy")
         if accuracy is not None:
-            self.last[job.folder] = f"accuracy {accuracy:.1%}, worst client {record['worst_accuracy']:.1%}"
-        news = self.news.setdefault(job.folder, News()).add(record, self.room)
-        self.progress.update(self.lines[job.folder], completed=record["round"], news=news)
+            self.last[cell.folder] = f"accuracy {accuracy:.1%}, worst client {record['worst_accuracy']:.1%}"
+        news = self.news.setdefault(cell.folder, News()).add(record, self.room)
+        self.progress.update(self.lines[cell.folder], completed=record["round"], news=news)
         self.progress.update(self.all, completed=self._rounds())
 
-    def ended(self, job: Job, problem: str | None) -> None:
+    def ended(self, cell: Cell, problem: str | None) -> None:
         """Replace the run's line by what came of it."""
         self.done += 1
-        self.progress.update(self.lines[job.folder], completed=job.config.rounds, visible=False)
+        self.progress.update(self.lines[cell.folder], completed=cell.config.rounds, visible=False)
         self.progress.update(self.all, completed=self._rounds(), news=self._count())
-        result = self.last.get(job.folder, "finished") if problem is None else f"failed: {problem}"
-        self._say(f"{self.done}/{self.todo}  {job.label}: {result}")
+        result = self.last.get(cell.folder, "finished") if problem is None else f"failed: {problem}"
+        self._say(f"{self.done}/{self.todo}  {cell.label}: {result}")
 
     def _rounds(self) -> float:
         ours = set(self.lines.values())

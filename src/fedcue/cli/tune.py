@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedcue.cli.arguments import Json, Quiet, Settings, split_settings
-from fedcue.cli.compare import Jobs, Methods, Replace, print_wide, report
+from fedcue.cli.compare import Jobs, Methods, Replace
+from fedcue.cli.grid_output import print_wide, report
 
 if TYPE_CHECKING:
     from fedcue.grid.tune import Choice
@@ -45,27 +46,28 @@ def tune(
     """
     from fedcue.cli.grid_progress import GridProgress
     from fedcue.config.layers import parse
-    from fedcue.grid import grid as grids
+    from fedcue.grid import options
     from fedcue.grid import tune as tuning
-    from fedcue.grid.compare import run_grid
+    from fedcue.grid.cells import Grid
+    from fedcue.grid.execute import run_grid
 
     recipe, overrides = split_settings(settings)
-    given = grids.Grid(
+    given = Grid(
         recipe,
         parse(overrides),
-        grids.read_methods(methods, grids.compare_table(recipe).methods),
-        grids.read_seeds(seeds, (0,)),
-        grids.read_values(grid or []),
+        options.read_methods(methods, options.compare_table(recipe).methods),
+        options.read_seeds(seeds, (0,)),
+        options.read_values(grid or []),
     )
     folder = out or Path("runs") / f"tune-{Path(recipe).stem}"
-    todo = tuning.trial_grid(given).jobs(folder)
+    todo = tuning.validation_grid(given).cells(folder)
     console = Console(stderr=as_json, soft_wrap=True)
     with GridProgress(console, quiet or as_json) as progress:
         problems = run_grid(todo, progress, at_once=jobs, overwrite=overwrite)
     problems |= tuning.untested(todo)
-    trials = tuning.read_trials(given, todo)
-    choices = tuning.choose(trials, given.values, len(given.seeds))
-    tuning.write_trials(folder, given, trials, choices)
+    candidates = tuning.read_candidates(given, todo)
+    choices = tuning.choose(candidates, given.values, len(given.seeds))
+    tuning.write_candidates(folder, given, candidates, choices)
     if not choices:
         report(problems)
     tuned = tuning.write_recipe(folder, given, choices)
@@ -80,7 +82,7 @@ def tune(
 def _show(console: Console, choices: Mapping[str, Choice]) -> None:
     table = Table("method", "chosen", "validation accuracy", box=None, pad_edge=False)
     for method, choice in choices.items():
-        table.add_row(escape(method), escape(choice.trial.variant), f"{choice.trial.mean:.1%}")
+        table.add_row(escape(method), escape(choice.candidate.variant), f"{choice.candidate.mean:.1%}")
     print_wide(console, table)
     for method, choice in choices.items():
         if choice.edges:

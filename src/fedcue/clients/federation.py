@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from fedcue.clients.host import Host, tested_part
 from fedcue.clients.roster import Roster
 from fedcue.config.settings import RunConfig
-from fedcue.data.client import Clients, make_clients
+from fedcue.data.clients import Clients, make_clients
 from fedcue.data.dataset import Dataset
-from fedcue.data.store import PixelStore, decode_images
+from fedcue.data.pixels import PixelStore, decode_images
 from fedcue.errors import ConfigError
 from fedcue.model.backbone import load_backbone
 from fedcue.model.frozen_cache import FrozenCache, Level
@@ -56,9 +56,9 @@ class Federation:
         groups: list[list[int]] = []
         images = 0
         for client in self.roster.tested():
-            if client in without:
-                continue
             size = self.host.test_size(client)
+            if client in without or not size:
+                continue
             full = images + size > self.config.evaluation.chunk
             if self.host.table.kept or not groups or full:
                 groups.append([])

@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from fedcue.config.paper_table import check_paper
 from fedcue.errors import ConfigError, unknown
 from fedcue.registry import AGGREGATES, DATASETS, METHODS, PARTITIONS, PRIVACY, Registry
 
@@ -27,16 +28,21 @@ NOT_INHERITED = ("description", "compare", "paper")
 
 
 def recipes() -> dict[str, Path]:
-    """Return the recipes that come with the package, by name."""
+    """Return the recipes that come with the package by name: ``cifar100/iid.toml`` is cifar100-iid."""
     folder = Path(str(resources.files("fedcue"))) / "recipes"
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    paths = {path.relative_to(folder).with_suffix("").parts: path for path in folder.rglob("*.toml")}
+    named = {"-".join(dict.fromkeys(parts)): path for parts, path in paths.items()}  # pacs/pacs is pacs
+    return dict(sorted(named.items()))
 
 
 def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, dict[str, Any]]:
     """Return a recipe's name and its raw contents, merged over those of its ``base`` if it has one."""
-    path = recipes().get(str(recipe), Path(recipe))
+    known, name = recipes(), str(recipe).replace("/", "-")
+    path = known.get(name, Path(recipe))
     if not _is_file(path):
-        raise ConfigError(unknown("recipe", str(recipe), recipes()) + " A path to a TOML file works too.")
+        raise ConfigError(unknown("recipe", str(recipe), known) + " A path to a TOML file works too.")
+    if name not in known:
+        name = next((other for other, place in known.items() if place == path.resolve()), path.stem)
     if path.resolve() in above:
         raise ConfigError(f"Recipe {path} is built on itself. Give base another recipe, or leave it out.")
     try:
@@ -46,15 +52,16 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
             f"Recipe {path} is not readable TOML: {error}. Mend that place, or start from a recipe that "
             "fedcue list names."
         ) from error
+    check_paper(name, own.get("paper", {}))
     if "base" not in own:
-        return path.stem, own
+        return name, own
     base = str(own.pop("base"))
-    found = base if base in recipes() else path.parent / base
+    found = base if base.replace("/", "-") in known else path.parent / base
     _, settings = read_recipe(found, (*above, path.resolve()))
     merged: dict[str, Any] = {}
     for table in (settings, own):
         merge(merged, {key: value for key, value in table.items() if key not in NOT_INHERITED})
-    return path.stem, merged | {key: own[key] for key in NOT_INHERITED if key in own}
+    return name, merged | {key: own[key] for key in NOT_INHERITED if key in own}
 
 
 def _is_file(path: Path) -> bool:

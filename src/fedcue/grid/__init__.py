@@ -1,1 +1,1 @@
-"""Many runs: comparing methods and settings, choosing rates."""
+"""Grids of runs: methods, variants and seeds compared; settings chosen on validation images."""

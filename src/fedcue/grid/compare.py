@@ -1,212 +1,80 @@
-"""Run a grid: skip what is finished, go on with what was stopped, several runs at a time."""
+"""What ``fedcue compare`` is asked for: grids on one or several recipes, and the table it may replace."""
 
 from __future__ import annotations
 
-import json
-import multiprocessing
-import os
-import signal
-import sys
-import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
-from fedcue.clients.roster import Roster
-from fedcue.config.layers import dump, resolve
-from fedcue.errors import FedcueError, Interrupted, RunFolderError
-from fedcue.grid.grid import Job
-from fedcue.record.files import explained
-from fedcue.rounds.loop import run
-from fedcue.rounds.resume import differing
-
-State = Literal["finished", "stopped", "new", "other"]
-"""What lies in a run's folder: its result, a part of it, nothing, or something else."""
-
-PRELOAD = (__name__, "sklearn.datasets", "torch._dynamo")
-"""Imported once and shared by all runs; the last two are otherwise imported by each run at first use."""
-
-
-class Watcher(Protocol):
-    """Something that watches a grid, such as a progress display."""
-
-    def planned(self, jobs: Sequence[Job], todo: Sequence[Job]) -> None:
-        """Learn which runs there are and which of them are still to be done."""
-
-    def began(self, job: Job) -> None:
-        """Learn that a run has begun."""
-
-    def finished_round(self, job: Job, record: Mapping[str, Any]) -> None:
-        """Learn a round's metrics."""
-
-    def ended(self, job: Job, problem: str | None) -> None:
-        """Learn that a run is finished, or why it is not."""
-
-
-def run_grid(
-    jobs: Sequence[Job], watcher: Watcher, *, at_once: int | None = None, overwrite: bool = False
-) -> dict[Path, str]:
-    """Run what is not finished yet; return what went wrong, by folder. Nothing runs if a folder is taken."""
-    states = {job.folder: state_of(job) for job in jobs}
-    taken = [job for job in jobs if states[job.folder] == "other"]
-    if taken and not overwrite:
-        raise RunFolderError(
-            f"{taken[0].folder} holds something else: {difference(taken[0])}. "
-            "Give another --out, or --overwrite to replace runs that differ."
-        )
-    todo = [job for job in jobs if states[job.folder] != "finished"]
-    for parent in {job.folder.parent for job in todo}:
-        with explained(parent):
-            parent.mkdir(parents=True, exist_ok=True)
-    watcher.planned(jobs, todo)
-    cores = len(os.sched_getaffinity(0))
-    each = max((job.config.workers for job in todo), default=0)
-    at_once = min(at_once or max(1, cores // max(each, 1)), max(len(todo), 1))
-    return _run_all([_Task(job, states[job.folder], at_once) for job in todo], at_once, watcher)
-
-
-def state_of(job: Job) -> State:
-    """Look into a run's folder."""
-    entries = {entry.name for entry in job.folder.iterdir()} if job.folder.is_dir() else set()
-    if entries <= {".lock"} and not job.folder.is_file():
-        return "new"
-    if "config.toml" not in entries or difference(job):
-        return "other"
-    if _readable(job.folder / "summary.json"):
-        return "finished"
-    return "stopped"
-
-
-def difference(job: Job) -> str:
-    """Say how the configuration in a run's folder differs from the job's, or nothing."""
-    return differing(job.config, job.folder, ("machine",))
-
-
-def _readable(summary: Path) -> bool:
-    try:
-        return isinstance(json.loads(summary.read_text(encoding="utf-8")), dict)
-    except (OSError, ValueError, RecursionError):
-        return False
+from fedcue.config.layers import parse
+from fedcue.config.recipes import read_recipe
+from fedcue.errors import ConfigError, RunFolderError
+from fedcue.grid.cells import Cell, Grid
+from fedcue.grid.options import compare_table, read_methods, read_seeds, read_variants
+from fedcue.record.files import read_json
 
 
 @dataclass(frozen=True)
-class _Task:
-    """A job with how to begin it."""
+class Asked:
+    """One recipe's grid and the accuracy whose cost is counted."""
 
-    job: Job
-    state: State
-    at_once: int
-
-    def arguments(self) -> tuple[dict[str, Any], str, dict[str, bool]]:
-        """Return plain settings, folder and flags for another process."""
-        settings = dump(self.job.config)
-        if self.at_once > 1:
-            settings["workers"] = settings["workers"] or 1
-        begun = self.state == "stopped" and any((self.job.folder / "checkpoints").glob("round-*.ckpt"))
-        return settings, str(self.job.folder), {"resume": begun, "overwrite": not begun}
+    name: str
+    grid: Grid
+    target: float
 
 
-@dataclass
-class _Active:
-    """A run in another process."""
-
-    task: _Task
-    process: BaseProcess
-    problem: str | None = "its process died (killed, or out of memory). Run the same command again to go on"
-
-
-def _run_all(tasks: Sequence[_Task], at_once: int, watcher: Watcher) -> dict[Path, str]:
-    waiting, problems = list(tasks), dict[Path, str]()
-    active: dict[Connection, _Active] = {}
-    try:
-        while waiting or active:
-            while waiting and len(active) < at_once:
-                connection, begun = _begin(waiting.pop(0))
-                active[connection] = begun
-                watcher.began(begun.task.job)
-            for ready in wait(list(active)):
-                assert isinstance(ready, Connection)
-                if _listen(ready, active[ready], watcher):
-                    continue
-                ended = active.pop(ready)
-                ended.process.join()
-                watcher.ended(ended.task.job, ended.problem)
-                if ended.problem is not None:
-                    problems[ended.task.job.folder] = ended.problem
-    finally:
-        for left in active.values():
-            left.process.terminate()
-            left.process.join()
-    return problems
+def split_recipes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate the recipes, which come first, from the settings."""
+    given = list(arguments)
+    recipes = []
+    while given and "=" not in given[0]:
+        recipes.append(given.pop(0))
+    return list(dict.fromkeys(recipes)) or ["default"], given
 
 
-def _begin(task: _Task) -> tuple[Connection, _Active]:
-    """Start a run in a process forked from a server that has imported everything once."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOAD))
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(*task.arguments(), theirs))
-    process.start()
-    theirs.close()
-    return ours, _Active(task, process)
+def asked_for(
+    arguments: Sequence[str],
+    methods: str | None = None,
+    seeds: str | None = None,
+    variants: Iterable[str] | None = None,
+    target: float | None = None,
+) -> list[Asked]:
+    """Return the grid of each recipe; what the command line does not say is in its ``[compare]`` table."""
+    recipes, overrides = split_recipes(arguments)
+    found: list[Asked] = []
+    for recipe in recipes:
+        table, name = compare_table(recipe), read_recipe(recipe)[0]
+        grid = Grid(
+            recipe,
+            parse(overrides),
+            read_methods(methods, table.methods),
+            read_seeds(seeds, table.seeds),
+            table.sweep,
+            read_variants(variants, table, methods),
+        )
+        if name in [one.name for one in found]:
+            raise ConfigError(f"Two recipes are called {name!r}. Give them in calls of their own.")
+        found.append(Asked(name, grid, table.target if target is None else target))
+    return found
 
 
-def _listen(connection: Connection, active: _Active, watcher: Watcher) -> bool:
-    """Take one message of a run; return whether more can come."""
-    try:
-        kind, content = connection.recv()
-    except (EOFError, OSError):
-        connection.close()
-        return False
-    if kind == "round":
-        watcher.finished_round(active.task.job, content)
-    else:
-        active.problem = content
-    return True
+def check_earlier_table(folder: Path, cells: Sequence[Cell]) -> None:
+    """Refuse to replace an earlier ``compare.json`` that has rows or seeds which these runs do not make."""
+    path = folder / "compare.json"
+    if not path.is_file():
+        return
+    made = {(cell.method, cell.variant, cell.seed) for cell in cells}
+    for row in _rows(read_json(path)):
+        for seed in row.get("seeds", []):
+            if (row.get("method"), row.get("variant"), seed) not in made:
+                label = " ".join(filter(None, [row.get("method"), row.get("variant"), f"seed {seed}"]))
+                raise RunFolderError(
+                    f"{path} has a row that this command does not make ({label}). Give another --out, or "
+                    "--overwrite to replace the table; finished runs are kept."
+                )
 
 
-class _Sender:
-    """Watches a run in its own process; stops it when nobody listens any more."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-
-    def started(self, roster: Roster, folder: Path) -> None:
-        """Do nothing."""
-
-    def stage(self, name: str) -> None:
-        """Do nothing."""
-
-    def finished_round(self, record: Mapping[str, Any]) -> None:
-        """Send a round's metrics."""
-        self.connection.send(("round", dict(record)))
-
-
-def _work(settings: dict[str, Any], folder: str, flags: dict[str, bool], connection: Connection) -> None:
-    """Do one run in this process and send how it went."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    log = Path(f"{folder}.error.txt")
-    log.unlink(missing_ok=True)
-    try:
-        config = resolve(settings, name=settings["recipe"])
-        run(config, folder, observer=_Sender(connection), **flags)
-        connection.send(("end", None))
-    except FedcueError as error:
-        connection.send(("end", str(error)))
-    except (KeyboardInterrupt, Interrupted, BrokenPipeError):
-        sys.exit(1)
-    except Exception as error:
-        log.write_text(traceback.format_exc(), encoding="utf-8")
-        connection.send(("end", f"{type(error).__name__}: {error} (details in {log})"))
-
-
-def finished(jobs: Sequence[Job]) -> dict[tuple[str, str], list[Path]]:
-    """Return the folders of the finished runs by method and variant, in the order of the grid."""
-    groups: dict[tuple[str, str], list[Path]] = {(job.method, job.variant): [] for job in jobs}
-    for job in jobs:
-        if state_of(job) == "finished":
-            groups[job.method, job.variant].append(job.folder)
-    return groups
+def _rows(table: Any) -> list[dict[str, Any]]:
+    rows = table.get("rows", []) if isinstance(table, dict) else []
+    return [row for row in rows if isinstance(row, dict)]

@@ -1,4 +1,4 @@
-"""Choose settings on the clients' validation images: the same grid for every method, all trials kept."""
+"""Choose settings on the clients' validation images: the same grid for every method, all candidates kept."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from typing import Any
 import tomli_w
 
 from fedcue.config.recipes import merge, read_recipe
+from fedcue.config.words import typed
 from fedcue.errors import ConfigError
-from fedcue.grid.compare import finished
-from fedcue.grid.grid import Grid, Job, Values, describe, product_of, show
+from fedcue.grid.cells import Cell, Grid, Values, describe, product_of
+from fedcue.grid.execute import finished
 from fedcue.record.files import write_json, write_text
 from fedcue.record.folder import read_summary
 from fedcue.registry import METHODS
 
 BEFORE: Mapping[str, Any] = {"evaluation.every": 0, "snapshots": []}
-"""What a trial does without, unless it is asked for."""
+"""What a candidate is not asked for, unless the command line does."""
 
 EQUAL = 1e-9
 """Accuracies closer than this differ by rounding only."""
 
 FIXED = ("evaluation.on", "scale")
-"""Settings a trial does not take as part of a grid."""
+"""Settings that cannot be tried: all candidates share them."""
 
 
 @dataclass(frozen=True)
-class Trial:
+class Candidate:
     """One method with one choice of settings: its validation accuracy for each seed that finished."""
 
     method: str
@@ -53,13 +54,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Choice:
-    """The best trial of a method, and the settings of it that lie at the edge of the grid."""
+    """The best candidate of a method, and the settings of it that lie at the edge of the grid."""
 
-    trial: Trial
+    candidate: Candidate
     edges: tuple[str, ...]
 
 
-def trial_grid(grid: Grid) -> Grid:
+def validation_grid(grid: Grid) -> Grid:
     """Return the grid with every run tested on validation images, never on test images."""
     if not grid.values:
         raise ConfigError(
@@ -67,27 +68,27 @@ def trial_grid(grid: Grid) -> Grid:
         )
     for key in FIXED:
         if key in grid.values:
-            raise ConfigError(f"--grid {key}= is not possible: trials are compared on validation images.")
+            raise ConfigError(f"--grid {key}= is not possible: candidates are compared on validation images.")
     if grid.overrides.get("evaluation.on", "validation") != "validation":
         raise ConfigError("evaluation.on=test is not possible: settings are never chosen on test images.")
     overrides = {**BEFORE, **grid.overrides, "evaluation.on": "validation"}
     return Grid(grid.recipe, overrides, grid.methods, grid.seeds, grid.values)
 
 
-def read_trials(grid: Grid, jobs: Sequence[Job]) -> list[Trial]:
+def read_candidates(grid: Grid, cells: Sequence[Cell]) -> list[Candidate]:
     """Return what came of every combination, in the order of the grid."""
-    folders = finished(jobs)
+    folders = finished(cells)
     return [
-        Trial(method, changes, tuple(_accuracies(folders[method, describe(changes)])))
+        Candidate(method, changes, tuple(_accuracies(folders[method, describe(changes)])))
         for method in grid.methods
         for changes in product_of(grid.values)
     ]
 
 
-def untested(jobs: Sequence[Job]) -> dict[Path, str]:
+def untested(cells: Sequence[Cell]) -> dict[Path, str]:
     """Return the finished runs that say nothing, by folder, and why."""
     found = {}
-    for folder in (folder for folders in finished(jobs).values() for folder in folders):
+    for folder in (folder for folders in finished(cells).values() for folder in folders):
         missing = read_summary(folder).get("untested", [])
         if missing:
             found[folder] = (
@@ -105,16 +106,16 @@ def _accuracies(folders: Iterable[Path]) -> Iterator[float]:
             yield float(summary["mean_accuracy"])
 
 
-def choose(trials: Sequence[Trial], values: Values, seeds: int) -> dict[str, Choice]:
-    """Return each method's best trial (the first of equals) among those that finished for every seed."""
-    best: dict[str, Trial] = {}
-    for trial in trials:
-        mean, before = trial.mean, best.get(trial.method)
-        if mean is None or len(trial.accuracies) < seeds:
+def choose(candidates: Sequence[Candidate], values: Values, seeds: int) -> dict[str, Choice]:
+    """Return each method's best candidate (the first of equals) among those that finished for every seed."""
+    best: dict[str, Candidate] = {}
+    for candidate in candidates:
+        mean, before = candidate.mean, best.get(candidate.method)
+        if mean is None or len(candidate.accuracies) < seeds:
             continue
         if before is None or before.mean is None or mean > before.mean + EQUAL:
-            best[trial.method] = trial
-    return {method: Choice(trial, edges(trial.changes, values)) for method, trial in best.items()}
+            best[candidate.method] = candidate
+    return {method: Choice(candidate, edges(candidate.changes, values)) for method, candidate in best.items()}
 
 
 def edges(changes: Mapping[str, Any], values: Values) -> tuple[str, ...]:
@@ -125,22 +126,24 @@ def edges(changes: Mapping[str, Any], values: Values) -> tuple[str, ...]:
             value for value in values[key] if isinstance(value, int | float) and not isinstance(value, bool)
         ]
         if len(numbers) == len(values[key]) > 1 and chosen in (min(numbers), max(numbers)):
-            found.append(f"{key}={show(chosen)}")
+            found.append(f"{key}={typed(chosen)}")
     return tuple(found)
 
 
-def write_trials(out: Path, grid: Grid, trials: Sequence[Trial], choices: Mapping[str, Choice]) -> None:
-    """Write every trial to ``trials.json`` and ``trials.csv``."""
-    chosen = {id(choice.trial) for choice in choices.values()}
+def write_candidates(
+    out: Path, grid: Grid, candidates: Sequence[Candidate], choices: Mapping[str, Choice]
+) -> None:
+    """Write every candidate to ``trials.json`` and ``trials.csv``."""
+    chosen = {id(choice.candidate) for choice in choices.values()}
     rows = [
         {
-            "method": trial.method,
-            **trial.changes,
-            "validation_accuracy": trial.mean,
-            "accuracies": list(trial.accuracies),
-            "chosen": id(trial) in chosen,
+            "method": candidate.method,
+            **candidate.changes,
+            "validation_accuracy": candidate.mean,
+            "accuracies": list(candidate.accuracies),
+            "chosen": id(candidate) in chosen,
         }
-        for trial in trials
+        for candidate in candidates
     ]
     at_edge = {method: list(choice.edges) for method, choice in choices.items() if choice.edges}
     write_json(
@@ -150,8 +153,12 @@ def write_trials(out: Path, grid: Grid, trials: Sequence[Trial], choices: Mappin
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(rows[0])
     for row in rows:
-        cells = {**row, "accuracies": " ".join(map(repr, row["accuracies"])), "chosen": show(row["chosen"])}
-        writer.writerow("" if value is None else show(value) for value in cells.values())
+        texts = {
+            **row,
+            "accuracies": " ".join(map(repr, row["accuracies"])),
+            "chosen": typed(row["chosen"]),
+        }
+        writer.writerow("" if value is None else typed(value) for value in texts.values())
     write_text(out / "trials.csv", text.getvalue())
 
 
@@ -171,11 +178,11 @@ def write_recipe(out: Path, grid: Grid, choices: Mapping[str, Choice]) -> Path:
             merge(before, table.get("per_method", {}).get(method, {}))
         everywhere = [table.get("training", {}) for table in (tuned, place, before)]
         named = {key for table in everywhere for key in table}
-        tables[method] = _table(method, {**profile, **choice.trial.changes}, before, named)
+        tables[method] = _table(method, {**profile, **choice.candidate.changes}, before, named)
     place["per_method"] = tables
     path = out / "tuned.toml"
     left_out = ("evaluation.on", "profile")  # the latter stands in the tables
-    given = [f"{key}={show(value)}" for key, value in grid.overrides.items() if key not in left_out]
+    given = [f"{key}={typed(value)}" for key, value in grid.overrides.items() if key not in left_out]
     command = shlex.join(["fedcue", "compare", str(path), "--methods", ",".join(choices), *given])
     write_text(path, f"# {command}\n{tomli_w.dumps(tuned)}")
     return path

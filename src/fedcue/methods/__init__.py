@@ -4,7 +4,7 @@ from pydantic import Field
 
 from fedcue.aggregate.mean import Sums
 from fedcue.errors import ClientError, ConfigError
-from fedcue.methods.base import PAPER, Method, check_blocks, classify
+from fedcue.methods.base import PAPER, Blocks, Method, check_blocks, check_layers, classify
 from fedcue.methods.client import Client
 from fedcue.methods.tensors import (
     First,
@@ -32,6 +32,7 @@ from fedcue.types import ServerState, Sizes, Tensors, TensorSpec, Update, put_ro
 __all__ = [
     "PAPER",
     "Batch",
+    "Blocks",
     "Client",
     "ClientError",
     "ConfigError",
@@ -50,6 +51,7 @@ __all__ = [
     "Tensors",
     "Update",
     "check_blocks",
+    "check_layers",
     "classify",
     "deep",
     "inserted",

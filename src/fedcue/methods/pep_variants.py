@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import fedcue.methods as fm
-from fedcue.methods.pep import PEP, cosines, mean_centroids
+from fedcue.methods.pep import PEP, cosines
 
 
 class PEPVariants(PEP):
@@ -57,9 +57,8 @@ class PEPVariants(PEP):
         state = super().start(sizes, seed, sums)
         if self.initial_mean == "nonzero":
             return state
-        holders = sums.total("holds")
-        literal = mean_centroids(sums.total("centroids"), holders, torch.full_like(holders, sums.updates))
-        return fm.ServerState(0, {**state.tensors, **literal})
+        literal = sums.total("centroids") / max(sums.updates, 1)
+        return fm.ServerState(0, {**state.tensors, "prototypes": literal})
 
     def warm_up(self, client: fm.Client) -> fm.Tensors:
         """Send class means or, by count, class sums."""

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedcue.config.settings import RunConfig
-from fedcue.data.sources import only_outlined
+from fedcue.data.image_sources import only_outlined
 from fedcue.machine import one_thread
 from fedcue.model.vit import Architecture
 from fedcue.plan.stand_ins import StandIn, stand_in

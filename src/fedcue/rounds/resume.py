@@ -38,9 +38,7 @@ def check_same_run(config: RunConfig, folder: Path) -> None:
         )
 
 
-def differing(
-    config: RunConfig, folder: Path, free: tuple[Scope, ...], fixed: tuple[str, ...] = ()
-) -> str:
+def differing(config: RunConfig, folder: Path, free: tuple[Scope, ...], fixed: tuple[str, ...] = ()) -> str:
     """Say how the configuration in a run's folder differs from this one, but for settings of ``free`` scopes.
 
     A setting that did not exist yet when the run was made counts as its default.

@@ -51,6 +51,9 @@ def test_the_page_names_only_what_there_is():
 
 def test_the_example_imports_nothing_but_the_public_names_and_is_short():
     text = FILE.read_text(encoding="utf-8")
-    assert set(re.findall(r"^(?:import|from) (fedcue\S*)", text, re.MULTILINE)) == {"fedcue", "fedcue.methods"}
+    assert set(re.findall(r"^(?:import|from) (fedcue\S*)", text, re.MULTILINE)) == {
+        "fedcue",
+        "fedcue.methods",
+    }
     body = text[text.index("class SideBySide") : text.index("if __name__")].splitlines()
     assert sum(bool(line.strip()) and '"""' not in line for line in body) <= 14

@@ -40,7 +40,8 @@ def test_centroids_weigh_alike_or_by_their_images_in_rounds(federation, weight):
     state = tiny.start()
     updates = [tiny.update(state, client)[0] for client in (0, 1)]
     means = [
-        update.tensors["centroids"] / (update.tensors["holds"].clamp(min=1)[:, None] if weight == "count" else 1)
+        update.tensors["centroids"]
+        / (update.tensors["holds"].clamp(min=1)[:, None] if weight == "count" else 1)
         for update in updates
     ]
     first, second = (3, 1) if weight == "count" else (1, 1)

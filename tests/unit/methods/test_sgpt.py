@@ -18,7 +18,6 @@ from fedcue.rng import torch_rng
 from fedcue.train.settings import Training
 from fedcue.types import Sizes, Update
 
-
 SIZES = Sizes(4, 8, 8, 4, 4)
 
 
@@ -168,9 +167,7 @@ def test_key_term_pulls_the_chosen_keys_towards_the_queries():
     state = tiny.start()
     batch = tiny.batch(0, 16)
     keys = tiny.update(state, 0)[0].tensors["keys"]
-    before, after = (
-        tiny.method._similarity(k, batch).amax(1).mean() for k in (state.tensors["keys"], keys)
-    )
+    before, after = (tiny.method._similarity(k, batch).amax(1).mean() for k in (state.tensors["keys"], keys))
     assert after > before + 0.05
 
 

@@ -11,7 +11,17 @@ from support.tiny_federation import TinyFederation, TinyRun, added
 from torch import Tensor
 
 from fedcue.methods.client import Client
-from fedcue.methods.tensors import kept, kept_as, linear_head, prompt, reply, server, statistic, trained, zeros
+from fedcue.methods.tensors import (
+    kept,
+    kept_as,
+    linear_head,
+    prompt,
+    reply,
+    server,
+    statistic,
+    trained,
+    zeros,
+)
 from fedcue.model.prompted import Prefix, PromptedViT, no_prompts
 from fedcue.model.vit import Architecture, VisionTransformer
 from fedcue.registry import METHODS

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.fake_hub import run_with_hub, serve
 from safetensors.torch import load_file, save_file
 from support import REAL_BACKBONE, needs_real_backbone
+from support.fake_hub import run_with_hub, serve
 from torch import Tensor
 
 from fedcue.errors import BackboneError

@@ -1,0 +1,83 @@
+"""Rows of a table averaged over seeds: a line for each method and variant, by kind of method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from fedcue.grid.groups import group_of, place_of
+from fedcue.grid.table import Row
+
+NONE = "–"
+MEASURES = {
+    "mean": "mean",
+    "worst": "worst",
+    "held-out": "heldout_mean",
+    "mean + log prior": "log_prior_mean",
+    "held-out + log prior": "log_prior_heldout_mean",
+}
+"""Headings of the accuracies that a summary shows, and their columns."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method and variant on one recipe over its seeds."""
+
+    recipe: str
+    method: str
+    variant: str
+    rows: tuple[Row, ...]
+
+    @property
+    def label(self) -> str:
+        """What the line is called."""
+        return f"{self.method} {self.variant}".strip()
+
+    def percent(self, column: str, spread: bool = False) -> str:
+        """Return a share in percent, averaged over seeds; with its standard deviation from two seeds on."""
+        found = values(self.rows, column)
+        if not found or len(found) < len(self.rows):
+            return NONE
+        deviation = f" ± {100 * stdev(found):.1f}" if spread and len(found) > 1 else ""
+        return f"{100 * fmean(found):.1f}{deviation}"
+
+
+def values(rows: Iterable[Row], column: str) -> list[float]:
+    """Return the numbers of a column, those that are there."""
+    return [float(row[column]) for row in rows if row.get(column)]
+
+
+def lines_of(rows: Iterable[Row]) -> list[Line]:
+    """Group rows over seeds, in the order of kinds and methods; variants stay in the order of the rows."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["recipe"], row["method"], row["variant"]), []).append(row)
+    lines = [Line(*key, tuple(members)) for key, members in groups.items()]
+    recipes = list(dict.fromkeys(line.recipe for line in lines))
+    return sorted(lines, key=lambda line: (recipes.index(line.recipe), place_of(line.method)))
+
+
+def texts_of(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
+    """Return headings and lines of text; the kind of a method stands where it first occurs."""
+    several = len({line.recipe for line in lines}) > 1
+    headings = ["kind", "method", "seeds", *MEASURES, "seconds"]
+    if several:
+        headings.insert(0, "recipe")
+    texts: list[list[str]] = []
+    before: tuple[str, str] = ("", "")
+    for line in lines:
+        kind = (line.recipe, group_of(line.method))
+        seconds = values(line.rows, "seconds")
+        cells = [
+            kind[1] if kind != before else "",
+            line.label,
+            str(len(line.rows)),
+            *(line.percent(column, spread=column == "mean") for column in MEASURES.values()),
+            f"{fmean(seconds):.0f}" if seconds else NONE,
+        ]
+        if several:
+            cells.insert(0, line.recipe if line.recipe != before[0] else "")
+        texts.append(cells)
+        before = kind
+    return headings, texts
