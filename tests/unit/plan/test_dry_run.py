@@ -6,9 +6,8 @@ import json
 from dataclasses import replace
 
 import pytest
-import torch
 from support import SMALL
-from tiny_federation import TinyFederation, random_vit
+from support.tiny_federation import TinyFederation, random_vit
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
@@ -21,10 +20,9 @@ from fedcue.model.shapes import shape_of
 from fedcue.model.vit import Architecture
 from fedcue.plan.counting_vit import Meter, counting_vit
 from fedcue.plan.dry_run import matmul_gflops, plan
-from fedcue.plan.stand_ins import CountedImages, CountedVisit
+from fedcue.plan.stand_ins import CountedImages, CountedTraining
 from fedcue.registry import METHODS
 from fedcue.train.settings import Training
-from fedcue.types import ClientMemory
 
 SHAPE = Architecture(width=32, depth=8, heads=2, patch=1, image_size=8, hidden=128)
 FLOATS = {
@@ -88,7 +86,7 @@ def test_pep_in_its_variants() -> None:
     assert (accumulate.forward_gmac, accumulate.backward_gmac) == pytest.approx((17.82, 18.44), abs=0.006)
     sparse = plan(load("cifar100-pathological", ["transport=sparse"]), 100).travel
     assert sparse.upload_floats == 108_288
-    plain = plan(load("cifar100-pathological", ["method.layers=[]"]), 100)
+    plain = plan(load("cifar100-pathological", ["method=fedvpt"]), 100)
     assert plain.travel.upload_floats == 77_568
     assert plain.travel.warm_up_bytes == 0
 
@@ -155,9 +153,9 @@ def tiny(method: str) -> TinyFederation:
 def real_flops(method: str) -> float:
     """Count what torch really does for one visit of a tiny client: 16 images, one epoch."""
     federation = tiny(method)
-    visit, download = federation.visit(0), federation.method.download(federation.start(), 0, 0)
+    client, sent = federation.client(0), federation.sent(federation.start(), 0)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        federation.method.update(visit, download, ClientMemory())
+        federation.method.update(client, sent)
     return float(counter.get_total_flops())
 
 
@@ -165,12 +163,12 @@ def counted_flops(method: str) -> float:
     """Count the same visit on the stand-in."""
     meter, federation = Meter(), tiny(method)
     model, own = counting_vit(SHAPE, meter), federation.method
-    blocks = own.first_block(federation.setting), own.bare_blocks(federation.setting)
+    blocks = own.first_block(federation.sizes), own.bare_blocks(federation.sizes)
     images = CountedImages(model, meter, *blocks, "projected", 0)
     samples = replace(federation.samples(0), frozen=images)
-    visit = CountedVisit(0, model, samples, Training(epochs=1), torch.Generator(), 16, meter=meter)
+    client = replace(federation.client(0), samples=samples, train=CountedTraining(meter))
     with meter.reading(1) as tally:
-        own.update(visit, own.download(federation.start(), 0, 0), ClientMemory())
+        own.update(client, federation.sent(federation.start(), 0))
     return 2 * (tally.passes.done + 16 * tally.training.done)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedcue.model.prompted import Insertion, Prefix, PromptedViT, Prompter, no_prompts
-from fedcue.model.prompts import class_scores, deep, mixed, shallow
+from fedcue.model.prompts import deep, inserted, shallow
 from fedcue.model.vit import Architecture, VisionTransformer, attend
 
 WIDTH, DEPTH = 32, 4
@@ -43,13 +43,16 @@ def plain(model: PromptedViT, images: Tensor, prompts: Prompter, read: int) -> T
 
 
 def mixing(prompts: Tensor, replace: bool, first: int) -> Prompter:
-    """Mixed prompts at two blocks, behind a shared one at block 0 unless ``first`` is later."""
-    base = shallow(prompts[0]) if first == 0 else no_prompts
+    """Tokens made from cls at two blocks, behind a shared one at block 0 unless ``first`` is later."""
+    layers = (max(first, 1), 3)
 
-    def mix(position: int, cls: Tensor) -> Tensor:
-        return torch.softmax(cls @ prompts[1].T, -1) @ prompts[1]
+    def insert(block: int, tokens: Tensor) -> Insertion | None:
+        if block not in layers:
+            return Insertion(prompts[0]) if block == 0 and first == 0 else None
+        mixed = torch.softmax(tokens[:, 0] @ prompts[1].T, -1) @ prompts[1]
+        return Insertion(mixed[:, None], overwrite=replace and block != layers[0])
 
-    return mixed(base, (max(first, 1), 3), mix, replace)
+    return insert
 
 
 PROMPTERS = {
@@ -133,24 +136,31 @@ def test_deep_prompts_keep_the_length_and_mixed_ones_grow_as_stated(
         model.features(model.prefix(images), watch)
         return seen
 
+    def end(prompter: Prompter) -> int:
+        return model.features(model.prefix(images), prompter, read=100).shape[1]
+
     prompts = torch.zeros(2, 1, WIDTH)
     assert lengths(deep(torch.zeros(DEPTH, 1, WIDTH))) == [17, 18, 18, 18]
     assert lengths(mixing(prompts, True, 0)) == [17, 18, 19, 19]
     assert lengths(mixing(prompts, False, 0)) == [17, 18, 19, 19]
-    three = mixed(no_prompts, (0, 1, 2), lambda position, cls: cls, False)
+    assert end(mixing(prompts, True, 0)) == 19
+    assert end(mixing(prompts, False, 0)) == 20
+    three = inserted({block: torch.zeros(1, WIDTH) for block in (0, 1, 2)})
     assert lengths(three) == [17, 18, 19, 20]
 
 
-def test_scores_stay_finite_at_any_temperature() -> None:
-    generator = torch.Generator().manual_seed(0)
-    cls, prototypes = torch.randn(6, 8, generator=generator), torch.randn(5, 8, generator=generator)
-    priors = torch.tensor([0.5, 0.5, 0.0, 0.0, 0.0]).log()
-    for temperature in (1e-5, 1e-2, 1.0, 1e5):
-        scores = class_scores(cls, prototypes, torch.ones(5, dtype=torch.bool), priors, temperature)
-        assert torch.isfinite(scores).all()
-        torch.testing.assert_close(scores.sum(1), torch.ones(6))
-        assert (scores[:, 2:] == 0).all()
-    torch.testing.assert_close(scores, priors.exp().expand(6, 5), atol=1e-4, rtol=0)
+def test_an_insertion_that_overwrites_does_so_in_the_kept_projection_too(
+    model: PromptedViT, images: Tensor
+) -> None:
+    """At the first block of a kept prefix, too, though nothing stands in the slot there but image tokens."""
+    tokens = torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(4))
+    for overwrite in (True, False):
+
+        def insert(block: int, x: Tensor, overwrite: bool = overwrite) -> Insertion | None:
+            return Insertion(tokens, overwrite) if block == 1 else None
+
+        cut = model.features(model.prefix(images, 1), insert)
+        torch.testing.assert_close(cut, plain(model, images, insert, 1), atol=1e-5, rtol=1e-5)
 
 
 def test_a_prefix_can_be_indexed() -> None:

@@ -11,12 +11,11 @@ from fedcue.errors import ConfigError
 from fedcue.methods.fedpr import FedPR, dropped_directions
 from fedcue.rng import torch_rng
 from fedcue.train.settings import Training
-from fedcue.types import Download
 
 
 def projector(method: FedPR, prompts: torch.Tensor, seed: int = 0) -> torch.Tensor:
     """Return the matrix the method multiplies the changes with, from the right."""
-    step = method.step_filter(Download(0, 0, seed, {"shared_prompts": prompts}))
+    step = method.step_filter(prompts, seed)
     return step("shared_prompts", torch.eye(prompts.shape[1], dtype=torch.float64))
 
 
@@ -59,7 +58,7 @@ def test_each_visit_projects_with_what_was_broadcast(federation):
 
 
 def test_head_is_not_projected():
-    step = FedPR().step_filter(Download(0, 0, 0, {"shared_prompts": torch.randn(2, 8)}))
+    step = FedPR().step_filter(torch.randn(2, 8), 0)
     change = torch.randn(4, 8)
     assert torch.equal(step("head", change), change)
 
@@ -84,7 +83,7 @@ def test_narrow_models_still_lose_the_whole_row_space():
 
 def test_too_many_prompts_are_refused(federation):
     with pytest.raises(ConfigError, match="Give fewer prompts"):
-        FedPR(prompts=32).check(federation(FedPR()).setting)
+        FedPR(prompts=32).check(federation(FedPR()).sizes)
 
 
 def test_the_number_of_dropped_directions_is_rounded_down_exactly() -> None:
