@@ -46,6 +46,7 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
             f"Recipe {path} is not readable TOML: {error}. Mend that place, or start from a recipe that "
             "fedcue list names."
         ) from error
+    _anchor(own, path.parent)
     if "base" not in own:
         return path.stem, own
     base = str(own.pop("base"))
@@ -55,6 +56,21 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
     for table in (settings, own):
         merge(merged, {key: value for key, value in table.items() if key not in NOT_INHERITED})
     return path.stem, merged | {key: own[key] for key in NOT_INHERITED if key in own}
+
+
+def _anchor(own: dict[str, Any], folder: Path) -> None:
+    """Let ``data.root`` of a recipe be relative to the recipe, if there is such a place."""
+    data = own.get("data")
+    root = data.get("root") if isinstance(data, dict) else None
+    if isinstance(root, str) and _exists(folder / root):
+        own["data"] = {**own["data"], "root": str((folder / root).absolute())}
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long, or with marks no file name can have
+        return False
 
 
 def _is_file(path: Path) -> bool:
