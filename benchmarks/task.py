@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 import fedcue
+from fedcue.clients.sampling import sample_clients
 from fedcue.data.clients import make_clients
 from fedcue.data.pixels import decode_images
-from fedcue.clients.sampling import sample_clients
 from fedcue.model.backbone import load_backbone
 from fedcue.model.vit import VisionTransformer
 from fedcue.rng import rng, torch_rng
-from fedcue.types import Sizes
 
 Parameters = dict[str, Tensor]
 PROMPTS = "shared_prompts"
