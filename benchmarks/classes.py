@@ -17,21 +17,21 @@ from typing import Any
 import torch
 from machine import circumstances
 
-from fedcue.plan.bench import BenchClient, Job, best_times, mixing_macs, plain_forward_macs
+from fedcue.plan.bench import BenchClient, BenchOptions, best_times, mixing_macs, plain_forward_macs
 
 
-def measure(job: Job, seconds: float) -> dict[str, Any]:
+def measure(job: BenchOptions, seconds: float) -> dict[str, Any]:
     """Time the step, the mixing and the head of one client that holds every class."""
     client = BenchClient(job)
     method, tensors = client.method, client.tensors
-    batch = next(client.visit.samples.batches(job.batch))
+    batch = next(client.client.samples.batches(job.batch))
     cls = torch.randn(job.batch, client.model.architecture.width)
     features = torch.randn_like(cls)
 
     def mixing() -> None:
         prompts, own = tensors["class_prompts"].clone().requires_grad_(), cls.clone().requires_grad_()
         values = {**tensors, "class_prompts": prompts}
-        mixed = [method._scores(values, batch, place, own) @ prompts for place in range(len(method.layers))]
+        mixed = [method.scores(values, batch, place, own) @ prompts for place in range(len(method.layers))]
         torch.stack(mixed).sum().backward()
 
     def head() -> None:
@@ -62,7 +62,7 @@ def main() -> None:
     torch.set_num_threads(1)
     result: dict[str, Any] = circumstances("torch") | {"backbone": given.backbone, "runs": []}
     for classes in given.classes:
-        job = Job(
+        job = BenchOptions(
             backbone=given.backbone,
             image_size=given.image_size,
             batch=given.batch,

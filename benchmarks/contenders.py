@@ -13,10 +13,11 @@ from task import PROMPTS, Parameters, Task, average
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from fedcue.clients.federation import Federation
+from fedcue.aggregate.mean import sum_updates
+from fedcue.clients.federation import load_federation
 from fedcue.data.decode import decode
 from fedcue.rounds.executor import Executor
-from fedcue.types import ClientMemory, ServerState
+from fedcue.types import ClientMemory, Download, ServerState
 
 OneRound = Callable[[int, Parameters], Parameters]
 Outcome = tuple[list[tuple[float, float]], Parameters]
@@ -45,13 +46,16 @@ def tuned(task: Task, rounds: int, workers: int) -> Outcome:
 def ours(task: Task, rounds: int, workers: int) -> Outcome:
     """Run fedcue's engine."""
     config, method = task.config, task.config.method
-    with Executor(Federation(config), workers) as executor:
+    table = method.table(task.sizes)
+    with Executor(load_federation(config), workers) as executor:
 
         def one_round(round_: int, values: Parameters) -> Parameters:
             state = ServerState(round_, values)
-            downloads = [method.download(state, client, config.seed) for client in task.sampled(round_)]
+            sent = method.download(state, 0, task.sizes, config.seed)
+            downloads = [Download(client, round_, config.seed, sent) for client in task.sampled(round_)]
             outcomes = executor.train([(download, ClientMemory()) for download in downloads])
-            return dict(method.aggregate(state, (outcome[0] for outcome in outcomes)).tensors)  # type: ignore[index]
+            sums = sum_updates((outcome[0] for outcome in outcomes), table)  # type: ignore[index]
+            return dict(method.aggregate(state, sums).tensors)
 
         return repeat(one_round, task.start, rounds)
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import torch
 from flwr.app import Message, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedcue
+from fedcue.aggregate.mean import sum_updates
 from fedcue.clients.roster import Roster
-from fedcue.clients.sampling import sample_clients
 from fedcue.flower.messages import Order, Outcome, write_orders, write_outcomes
-from fedcue.flower.replies import expected_replies
+from fedcue.flower.replies import Expected, expected_replies
 from fedcue.flower.terms import Terms
 from fedcue.model.shapes import shape_of
-from fedcue.types import Update, count_bytes
+from fedcue.types import Download, Update, count_bytes
 
 NODES, CLIENTS, HELD_OUT, IMAGES = 3, 20, 2, 72
 CLASSES = tuple(map(str, range(10)))
@@ -31,6 +32,12 @@ def size(content: RecordDict) -> int:
     return len(message_to_proto(message).SerializeToString())
 
 
+def example(expected: Expected) -> dict[str, torch.Tensor]:
+    """Return tensors of the expected shapes and types."""
+    shapes = expected.shapes.items()
+    return {name: torch.ones(*shape, dtype=expected.types[name]) for name, shape in shapes}
+
+
 def count(method: str) -> None:
     """Print what the simulator counts in a round, and what training and a test of all clients take."""
     config = fedcue.configure("default", [f"method={method}"])
@@ -40,14 +47,15 @@ def count(method: str) -> None:
     people = {"names": names, "domains": names, "heldout": heldout, "train_sizes": sizes, "test_sizes": sizes}
     roster = Roster(config, "digits", CLASSES, shape, **people)
     first, reply = expected_replies(roster)
-    asked = roster.training_clients.tolist() if first.tensors else []
-    state = own.start(roster.setting, 0, [Update(client, IMAGES, first.tensors) for client in asked])
+    asked = roster.training_clients.tolist() if first.shapes else []
+    replies = [Update(client, IMAGES, example(first)) for client in asked]
+    state = own.start(roster.sizes, 0, sum_updates(replies, roster.table))
     terms = Terms.of("run", config, CLASSES, shape, CLIENTS)
-    common = None if own.keeps_memory else own.download(state, 0, 0)
+    common = None if roster.table.kept else own.download(state, 0, roster.sizes, 0)
 
     def order(client: int) -> Order:
-        sent = own.download(state, client, 0) if common is None else replace(common, client=client)
-        return Order(client, sent)
+        sent = own.download(state, client, roster.sizes, 0) if common is None else common
+        return Order(client, Download(client, 0, 0, sent))
 
     def total(clients: list[int], outcome: Outcome) -> np.ndarray:
         groups = [[c for c in clients if c % NODES == node] for node in range(NODES)]
@@ -57,11 +65,12 @@ def count(method: str) -> None:
         )
         return np.array([down, up])
 
-    update, score = Outcome(0, reply.tensors, IMAGES, 0.1), Outcome(0, score=(1, 2))
-    rounds = [sample_clients(roster.training_clients, config, number) for number in range(config.rounds)]
+    update, score = Outcome(0, example(reply), IMAGES, 0.1), Outcome(0, score=(1, 2))
+    rounds = [roster.schedule.drawn(number) for number in range(config.rounds)]
     trained = np.mean([total(clients, update) for clients in rounds], axis=0).round().astype(int)
-    served = [c for c in range(CLIENTS) if own.supports_heldout or not heldout[c]]
-    counted = [count_bytes(tensors) for tensors in (own.download(state, 0, 0).tensors, reply.tensors)]
+    served = roster.tested()
+    down = own.download(state, 0, roster.sizes, 0)
+    counted = [count_bytes(tensors) for tensors in (down, example(reply))]
     values = [*(config.clients_per_round * np.array(counted)), *trained, *total(served, score)]
     print("|", " | ".join([method, *(f"{value:,}" for value in values)]), "|")
 

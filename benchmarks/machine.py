@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fedcue.federate import bench
+from fedcue.plan import bench
 
 
 def circumstances(*packages: str) -> dict[str, Any]:

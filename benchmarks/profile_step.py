@@ -15,7 +15,7 @@ import torch
 from machine import circumstances
 from torch.profiler import ProfilerActivity, profile
 
-from fedcue.plan.bench import BenchClient, Job
+from fedcue.plan.bench import BenchClient, BenchOptions
 
 KINDS = {
     "matrix products": ("addmm", "aten::mm", "bmm", "linear"),
@@ -42,7 +42,9 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     around = circumstances()
-    client = BenchClient(Job(backbone=given.backbone, image_size=given.image_size, batch=given.batch))
+    client = BenchClient(
+        BenchOptions(backbone=given.backbone, image_size=given.image_size, batch=given.batch)
+    )
     client.train()
     with profile(activities=[ProfilerActivity.CPU]) as recorded:
         for _ in range(given.steps):

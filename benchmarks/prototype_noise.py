@@ -14,17 +14,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedcue.clients.federation import Federation
+from fedcue.clients.federation import load_federation
 from fedcue.config.layers import load
 
 
 def prototypes(recipe: str, settings: list[str]) -> tuple[Tensor, Tensor]:
     """Return the prototypes ``[L, C, d]`` that PEP-FedPT starts with, and which classes have one ``[C]``."""
-    federation = Federation(load(recipe, [*settings, "method=pep"]))
-    replies = [federation.warm_up(int(client)) for client in federation.training_clients]
-    combine = federation.roster.protection.combine({}, "warm up")
-    config, setting = federation.config, federation.roster.setting
-    state = config.method.start(setting, config.seed, filter(None, replies), combine)
+    federation = load_federation(load(recipe, [*settings, "method=pep"]))
+    roster, config = federation.roster, federation.config
+    adding = roster.protection.adding({}, "warm up")
+    for client in roster.schedule.first():
+        reply = federation.host.warm_up(client)
+        assert reply is not None
+        adding.add(reply)
+    state = config.method.start(roster.sizes, config.seed, adding.sums())
     return state.tensors["prototypes"], state.tensors["has_prototype"]
 
 

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import torch
 
-from fedcue.clients.federation import Federation
-from fedcue.clients.sampling import sample_clients
+from fedcue.clients.federation import Federation, load_federation
+from fedcue.clients.host import Host
+from fedcue.clients.sampling import ClientSchedule
 from fedcue.config.layers import load
 from fedcue.config.settings import RunConfig
 from fedcue.errors import ClientError
@@ -49,18 +50,16 @@ def corrupted(update: Update, sent: Tensors, factor: float) -> Update:
     return replace(update, tensors=tensors)
 
 
-class Hostile(Federation):
-    """A federation in which some clients multiply what they send."""
+class HostileHost(Host):
+    """Clients of which some multiply what they send."""
 
-    def __init__(self, config: RunConfig, factor: float | None) -> None:
-        super().__init__(config)
-        self.factor = factor
+    factor: float | None
+    schedule: ClientSchedule
 
     def train(self, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
         """Train a client; the first ones of each round's sample attack."""
         update, memory = super().train(download, memory)
-        sampled = sample_clients(self.training_clients, self.config, download.round)
-        if download.client not in sampled[:ATTACKERS]:
+        if download.client not in self.schedule.drawn(download.round)[:ATTACKERS]:
             return update, memory
         if self.factor is None:
             raise ClientError("it is silent")
@@ -69,15 +68,24 @@ class Hostile(Federation):
     def warm_up(self, client: int) -> Update | None:
         """Ask a client before round 0; every fifth one attacks."""
         reply = super().warm_up(client)
-        if reply is None or client not in self.training_clients[::5]:
+        if reply is None or client not in self.schedule.training[::5]:
             return reply
         return None if self.factor is None else corrupted(reply, {}, self.factor)
+
+
+def hostile(config: RunConfig, factor: float | None) -> Federation:
+    """Return a federation some of whose clients attack."""
+    federation = load_federation(config)
+    own = federation.host
+    host = HostileHost(own.config, own.clients, own.places, own.frozen, own.sizes, own.protection)
+    host.factor, host.schedule = factor, federation.roster.schedule
+    return replace(federation, host=host)
 
 
 def accuracy(settings: list[str], factor: float | None) -> dict[str, float]:
     """Run the default recipe under attack; return the final accuracies."""
     config = load("default", ["clients_per_round=10", "evaluation.every=0", "snapshots=[]", *settings])
-    with tempfile.TemporaryDirectory() as out, Executor(Hostile(config, factor), config.workers) as executor:
+    with tempfile.TemporaryDirectory() as out, Executor(hostile(config, factor), config.workers) as executor:
         folder = RunFolder(Path(out) / "run")
         folder.open()
         summary = Run(executor, folder, Silent()).complete(resume=False).summary

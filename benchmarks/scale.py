@@ -24,8 +24,7 @@ import torch
 from machine import circumstances
 
 import fedcue
-from fedcue.clients.federation import Federation
-from fedcue.clients.sampling import sample_clients
+from fedcue.clients.federation import load_federation
 from fedcue.machine import peak_memory_mb
 from fedcue.record.folder import RunFolder
 from fedcue.rounds.executor import Executor
@@ -43,9 +42,10 @@ def one(clients: int, per_round: int, method: str, rounds: int) -> dict[str, Any
     started = time.perf_counter()
     chosen = [f"method={method}", f"clients_per_round={per_round}", f"rounds={rounds}", *SETTINGS]
     config = fedcue.configure("default", [*chosen, f"partition.clients={clients}"])
-    federation = Federation(config)
+    federation = load_federation(config)
     start_up = time.perf_counter() - started
-    view = federation.cache.view(federation.cache.images)
+    frozen = federation.host.frozen
+    view = frozen.view(frozen.images)
     for rows in torch.arange(len(view.slots)).split(64):  # so that no round pays for what later ones find
         view.prefix(rows)
     with tempfile.TemporaryDirectory() as folder, Executor(federation, 1) as executor:
@@ -55,7 +55,7 @@ def one(clients: int, per_round: int, method: str, rounds: int) -> dict[str, Any
         run_folder.close()
     started = time.perf_counter()
     for number in range(100):
-        sample_clients(federation.training_clients, config, number)
+        federation.roster.schedule.drawn(number)
     return {
         "method": method,
         "clients": clients,

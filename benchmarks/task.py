@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 import fedcue
-from fedcue.clients.sampling import sample_clients
+from fedcue.clients.sampling import ClientSchedule
 from fedcue.data.clients import make_clients
 from fedcue.data.pixels import decode_images
 from fedcue.model.backbone import load_backbone
 from fedcue.model.vit import VisionTransformer
 from fedcue.rng import rng, torch_rng
+from fedcue.types import Sizes
 
 Parameters = dict[str, Tensor]
 PROMPTS = "shared_prompts"
@@ -28,16 +29,20 @@ class Task:
         self.dataset = config.data.load(config.seed)
         partition = config.partition.split(self.dataset, rng(config.seed, "partition"))
         self.clients = make_clients(self.dataset, partition, heldout=config.heldout, seed=config.seed)
-        self.training_clients = np.delete(np.arange(len(self.clients)), self.clients.heldout)
+        training = np.delete(np.arange(len(self.clients)), self.clients.heldout)
+        self.schedule = ClientSchedule(
+            training, config.clients_per_round, config.rounds, config.warm_start, config.seed
+        )
         self.backbone: VisionTransformer = load_backbone(config.backbone.name, config.backbone.image_size)
         self.shape = self.backbone.architecture
-        sizes = (len(self.dataset.classes), self.shape.width, self.shape.depth, self.shape.patch)
-        self.start: Parameters = config.method.initial(Setting(*sizes, len(self.clients)), config.seed)
+        shape = (self.shape.width, self.shape.depth, self.shape.patch)
+        self.sizes = Sizes(len(self.dataset.classes), *shape, len(self.clients))
+        self.start: Parameters = config.method.table(self.sizes).first(config.seed)
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
 
     def sampled(self, round_: int) -> list[int]:
         """Return the clients of a round."""
-        return sample_clients(self.training_clients, self.config, round_)
+        return self.schedule.drawn(round_)
 
     def orders(self, client: int, round_: int) -> list[Tensor]:
         """Return the order of a client's images in each epoch, as fedcue draws it."""

@@ -25,8 +25,8 @@ from machine import circumstances
 from task import Parameters, Task, difference
 
 import fedcue
-from fedcue.clients.federation import Federation
-from fedcue.types import ClientMemory, ServerState
+from fedcue.clients.federation import load_federation
+from fedcue.types import ClientMemory, Download, ServerState
 
 Visit = Callable[[int, int, Parameters], Parameters]
 
@@ -79,11 +79,12 @@ def arguments() -> argparse.Namespace:
 
 def ours(task: Task) -> Visit:
     """Return fedcue's visit."""
-    federation, method = Federation(task.config), task.config.method
+    host, method = load_federation(task.config).host, task.config.method
 
     def visit(client: int, round_: int, values: Parameters) -> Parameters:
-        download = method.download(ServerState(round_, values), client, task.config.seed)
-        return dict(federation.train(download, ClientMemory())[0].tensors)
+        sent = method.download(ServerState(round_, values), client, task.sizes, task.config.seed)
+        download = Download(client, round_, task.config.seed, sent)
+        return dict(host.train(download, ClientMemory())[0].tensors)
 
     return visit
 
