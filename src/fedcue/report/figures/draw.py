@@ -99,17 +99,23 @@ def _label(axis: Any, name: Callable[[str], Any], scale: Callable[[str], Any], d
 
 
 def _legend(canvas: Canvas, figure: Figure, grid: Any) -> None:
-    names = {series.name for panel in figure.panels for series in panel.series}
-    if figure.panels[0].kind in ("line", "scatter") and 1 < len(names) <= 16:
-        entries: dict[str, Any] = {}  # the first of each name
-        for axes in grid[: len(figure.panels)]:
-            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-                entries.setdefault(label, handle)
-        labels = list(entries)
-        widest = max(TextPath((0, 0), label, size=LEGEND_POINTS).get_extents().width for label in labels)
-        room = int(canvas.get_figwidth() * 72 / (KEY_POINTS + widest))
-        columns = min(4, len(labels), max(1, room))
-        canvas.legend(list(entries.values()), labels, loc="outside lower center", ncols=columns)
+    """Draw one legend for all panels, or one in each where a colour means another name there."""
+    slots = {series.name: series.slot for panel in figure.panels for series in panel.series}
+    if figure.panels[0].kind not in ("line", "scatter") or not 1 < len(slots) <= 16:
+        return
+    drawn = grid[: len(figure.panels)]
+    if len(figure.panels) > 1 and len(set(slots.values())) < len(slots):
+        for axes in drawn:
+            axes.legend(fontsize=LEGEND_POINTS - 2)
+        return
+    entries: dict[str, Any] = {}  # the first of each name
+    for axes in drawn:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    widest = max(TextPath((0, 0), label, size=LEGEND_POINTS).get_extents().width for label in entries)
+    room = int(canvas.get_figwidth() * 72 / (KEY_POINTS + widest))
+    columns = min(4, len(entries), max(1, room))
+    canvas.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
 
 
 def _colour(slot: int) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedcue.report.figures.figure import Axis, Figure, Panel, Series
 from fedcue.report.groups import RunGroup, group_runs
 from fedcue.report.labels import shorten
+from fedcue.report.palette import COLOURS
 from fedcue.report.runs import RunRecord, section
 
 OWN = Axis("accuracy of clients that train", percent=True)
@@ -45,7 +47,18 @@ def _by_dataset(groups: Sequence[RunGroup]) -> dict[str, Sequence[RunGroup]]:
             runs.setdefault(shorten(name), []).append(run)
     if len(runs) < 2:
         return {"": groups}
-    return {name: group_runs(members) for name, members in runs.items()}
+    colours = {group.method: group.slot % COLOURS for group in groups}
+    return {name: _coloured(group_runs(members), colours) for name, members in runs.items()}
+
+
+def _coloured(groups: Sequence[RunGroup], colours: Mapping[str, int]) -> list[RunGroup]:
+    """Give each method the colour it has in every panel; further groups of it differ in their marks."""
+    seen: Counter[str] = Counter()
+    found = []
+    for group in groups:
+        found.append(replace(group, slot=colours[group.method] + COLOURS * seen[group.method]))
+        seen[group.method] += 1
+    return found
 
 
 def _point(group: RunGroup) -> Series | None:

@@ -59,3 +59,18 @@ def test_a_legend_names_what_only_a_later_panel_shows(tmp_path: Path) -> None:
     with mpl.rc_context(STYLE):
         canvas = paint(build("generalisation", groups_in(tmp_path)))
     assert [text.get_text() for text in canvas.legends[0].get_texts()] == ["FedVPT", "PEP-FedPT"]
+
+
+def test_a_panel_has_its_own_legend_where_a_colour_means_another_name_there(tmp_path: Path) -> None:
+    for i, temperature in enumerate((0.05, 1.0)):
+        for layers in ([0, 1], [4, 5]):
+            settings = {"method__temperature": temperature, "method__layers": layers}
+            write_run(tmp_path / f"{i}{layers[0]}", rounds=2, **settings)
+    with mpl.rc_context(STYLE):
+        canvas = paint(build("sensitivity", groups_in(tmp_path)))
+    assert canvas.legends == []
+    named = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in canvas.axes]
+    assert named == [
+        ["PEP-FedPT, temperature 0.05", "PEP-FedPT, temperature 1"],
+        ["PEP-FedPT, layers 0-1", "PEP-FedPT, layers 4-5"],
+    ]
