@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint types unit test-browser test-flower fuzz soak bench results pages clean
+.PHONY: help env demo test lint types unit test-browser test-flower fuzz soak mutants bench results pages clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -41,7 +41,7 @@ unit: $(VENV)/installed-dev  ## run the tests
 	$(BIN)/pytest -m "not flower" --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-flower: $(VENV)/installed-dev  ## test real deployments on this machine: Flower's own processes
-	$(BIN)/pytest -m flower tests/integration/test_flower.py
+	$(BIN)/pytest -m flower tests/integration
 
 test-browser: $(VENV)/installed-dev  ## test the report page in Chromium (needs Debian's package chromium)
 	@command -v chromium > /dev/null || { echo "install it first: apt-get update && apt-get install -y chromium"; exit 2; }
@@ -52,6 +52,11 @@ fuzz: $(VENV)/installed-dev  ## try 100,000 mutated inputs (twenty minutes of a 
 
 soak: $(VENV)/installed-dev  ## kill runs of every method 200 times and compare bits (about six minutes)
 	$(BIN)/python tests/soak.py --kills 200
+
+FAULTS ?= 400
+SEED ?= 1
+mutants: $(VENV)/installed-dev  ## put small faults into the code, one at a time, and list those no test notices [FAULTS= SEED=]
+	PYTHONPATH=tests $(BIN)/python -m mutants --faults $(FAULTS) --seed $(SEED)
 
 bench: $(VENV)/installed-dev  ## measure speed on this machine (about six minutes on two cores)
 	$(BIN)/fedcue bench backbone=timm/vit_tiny_patch16_224 image_size=128 batch=20 seconds=20

@@ -13,9 +13,9 @@ from task import PROMPTS, Parameters, Task, average
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from fedcue.data.images import decode
-from fedcue.rounds.executor import Executor
 from fedcue.clients.federation import Federation
+from fedcue.data.decode import decode
+from fedcue.rounds.executor import Executor
 from fedcue.types import ClientMemory, ServerState
 
 OneRound = Callable[[int, Parameters], Parameters]

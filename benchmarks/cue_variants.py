@@ -5,71 +5,69 @@ Run with ``PYTHONPATH=benchmarks`` and ``--methods cue,cue_variants:Mixed``, say
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from fedcue.aggregate.mean import Combine, sum_updates
-from fedcue.aggregate.class_means import first_prototypes, move_prototypes, prototype_head, whitening
-from fedcue.methods.base import Visit, classify, initial_prompts
+import fedcue.methods as fm
+from fedcue.aggregate.class_means import prototype_head, whitening
 from fedcue.methods.cue import Cue
-from fedcue.model.prompted import Insertion, PromptedViT, Prompter
-from fedcue.model.prompts import class_scores
-from fedcue.train.batches import Batch
-from fedcue.types import ClientMemory, Download, ServerState, Sizes, Tensors, Update
+from fedcue.methods.pep import class_scores, mean_centroids, move_prototypes
 
 
 class Mixed(Cue):
     """PEP's class prompts on top: mixed by prototypes and priors, as differences from the cls token."""
 
     name: ClassVar[str] = "cue_mixed"
-    prompt_names: ClassVar[tuple[str, ...]] = ("prompts", "class_prompts")
-    class_rows: ClassVar[dict[str, int]] = {**Cue.class_rows, "class_prompts": 0, "prototypes": 1}
 
     layers: tuple[int, ...] = (4, 5, 6)
-    temperature: float = Field(default=0.05, gt=0)
+    temperature: float = fm.Field(default=0.05, gt=0)
 
-    def bare_blocks(self, setting: Setting) -> tuple[int, ...]:
+    def bare_blocks(self, sizes: fm.Sizes) -> tuple[int, ...]:
         """Return the mixed blocks."""
         return self.layers
 
-    def sent(self) -> tuple[str, ...]:
-        """Return the trained tensors and the prototypes."""
-        return (*self.shared(), "prototypes", "has_prototype")
+    def tensors(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
+        """Declare cue's tensors, class prompts ``[C, d]``, prototypes and class sums of the mixed blocks."""
+        mixed = (len(self.layers), sizes.classes, sizes.width)
+        specs = [self._with_mixed_blocks(spec) for spec in super().tensors(sizes)]
+        return [
+            *specs,
+            self.class_prompts(sizes),
+            fm.statistic("prototypes", mixed, rows=1),
+            fm.statistic("has_prototype", (sizes.classes,), rows=0, dtype=torch.bool),
+        ]
 
-    def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
-        """Return cue's tensors and class prompts ``[C, d]``."""
-        rows = initial_prompts("class_prompts", setting.classes, setting, seed)
-        return {**super().initial(setting, seed), "class_prompts": rows}
+    def class_prompts(self, sizes: fm.Sizes) -> fm.TensorSpec:
+        """Declare the class prompts: the same for all mixed blocks."""
+        return fm.prompt("class_prompts", (sizes.classes, sizes.width), sizes, rows=0)
 
-    def warm_up(self, visit: Visit) -> Update | None:
+    def _with_mixed_blocks(self, spec: fm.TensorSpec) -> fm.TensorSpec:
+        if spec.name != "centroids":
+            return spec
+        return replace(spec, shape=(1 + len(self.layers), *spec.shape[1:]))
+
+    def warm_up(self, client: fm.Client) -> fm.Tensors:
         """Send class sums of the bare cls tokens at the mixed blocks, too."""
-        reply, bare = super().warm_up(visit), visit.centroids(lambda batch: batch.bare_cls, "count")
-        assert reply is not None
-        sums = torch.cat([reply.tensors["centroids"], bare["centroids"]])
-        return replace(reply, tensors={**reply.tensors, "centroids": sums})
+        reply = super().warm_up(client)
+        bare = replace(client, by_count=True).centroids(lambda batch: batch.bare_cls)
+        return {**reply, "centroids": torch.cat([reply["centroids"], bare["centroids"]])}
 
-    def start(
-        self, setting: Setting, seed: int, replies: Iterable[Update], combine: Combine = sum_updates
-    ) -> ServerState:
+    def start(self, sizes: fm.Sizes, seed: int, sums: fm.Sums) -> fm.ServerState:
         """Make the head of the final block's class means, prototypes of the others'."""
-        sums = combine(replies)
-        state = super().start(setting, seed, (), lambda *_: sums)
-        first = first_prototypes(sums.total("centroids")[1:], sums.total("holds"))
+        first = mean_centroids(sums.total("centroids")[1:], sums.total("holds"))
         kept = {name: first[name] for name in ("prototypes", "has_prototype")}
-        return ServerState(0, {**state.tensors, **kept})
+        return fm.ServerState(0, {**super().start(sizes, seed, sums).tensors, **kept})
 
-    def prompter(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Prompter:
+    def prompter(self, tensors: fm.Tensors, batch: fm.Batch) -> fm.Prompter:
         """Give the mixed difference a slot of its own from the first mixed block on, before cue's prompt.
 
         It is renewed at the mixed blocks and flows on; in the first of them cue's prompt does, too.
         """
-        deep = super().prompter(model, tensors, batch)
-        if "class_prompts" not in tensors:  # the warm-up
+        deep = super().prompter(tensors, batch)
+        if "prototypes" not in tensors:  # the warm-up
             return deep
 
         def mix(block: int, cls: Tensor) -> Tensor:
@@ -79,14 +77,14 @@ class Mixed(Cue):
             )
             return (cls + scores @ self.mixed_rows(tensors["class_prompts"], position))[:, None]
 
-        def insert(block: int, tokens: Tensor) -> Insertion | None:
+        def insert(block: int, tokens: Tensor) -> fm.Insertion | None:
             base, first = deep(block, tokens), min(self.layers)
             if block < first:
                 return base
             slot = mix(block, tokens[:, 0]) if block in self.layers else tokens[:, 1:2]
             if block == first or base is None:
-                return Insertion(slot, overwrite=block > first)
-            return Insertion(torch.cat([slot, base.tokens], 1), overwrite=True)
+                return fm.Insertion(slot, overwrite=block > first)
+            return fm.Insertion(torch.cat([slot, base.tokens], 1), overwrite=True)
 
         return insert
 
@@ -99,13 +97,11 @@ class MixedByLayer(Mixed):
     """Class prompts of their own for each mixed block."""
 
     name: ClassVar[str] = "cue_mixed_by_layer"
-    class_rows: ClassVar[dict[str, int]] = {**Mixed.class_rows, "class_prompts": 1}
 
-    def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
-        """Return cue's tensors and class prompts ``[L, C, d]``."""
-        blocks = len(self.layers)
-        rows = initial_prompts("class_prompts", blocks * setting.classes, setting, seed)
-        return {**super().initial(setting, seed), "class_prompts": rows.view(blocks, setting.classes, -1)}
+    def class_prompts(self, sizes: fm.Sizes) -> fm.TensorSpec:
+        """Declare the class prompts ``[L, C, d]``."""
+        shape = (len(self.layers), sizes.classes, sizes.width)
+        return fm.prompt("class_prompts", shape, sizes, rows=1)
 
     def mixed_rows(self, class_prompts: Tensor, position: int) -> Tensor:
         """Return the block's own rows ``[C, d]``."""
@@ -116,36 +112,42 @@ class Tied(Cue):
     """A head that is never trained, but made anew from the prototypes of the last rounds."""
 
     name: ClassVar[str] = "cue_tied"
-    class_rows: ClassVar[dict[str, int]] = {"head": 0, "head_bias": 0}
 
-    period: int = Field(default=5, ge=1)
-    momentum: float = Field(default=0.5, ge=0, le=1)
+    period: int = fm.Field(default=5, ge=1)
+    momentum: float = fm.Field(default=0.5, ge=0, le=1)
 
-    def returned(self) -> tuple[str, ...]:
-        """Return the trained tensors and class sums."""
-        return (*self.shared(), "centroids", "holds")
+    def tensors(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
+        """Declare cue's tensors, with class sums after every visit, and what the server makes heads of."""
+        mean, classes = (1, sizes.classes, sizes.width), (sizes.classes,)
+        specs = [
+            replace(s, returned=s.returned or s.name in ("centroids", "holds"))
+            for s in super().tensors(sizes)
+        ]
+        return [
+            *specs,
+            fm.server("prototypes", mean),
+            fm.server("has_prototype", classes, dtype=torch.bool),
+            fm.server("centroid_sums", mean),
+            fm.server("centroid_weights", classes),
+            fm.server("transform", (sizes.width, sizes.width)),
+        ]
 
-    def start(
-        self, setting: Setting, seed: int, replies: Iterable[Update], combine: Combine = sum_updates
-    ) -> ServerState:
+    def start(self, sizes: fm.Sizes, seed: int, sums: fm.Sums) -> fm.ServerState:
         """Keep prototypes and the whitening beside the head."""
-        sums = combine(replies)
-        state = super().start(setting, seed, (), lambda *_: sums)
-        first = first_prototypes(sums.total("centroids"), sums.total("holds"))
+        first = mean_centroids(sums.total("centroids"), sums.total("holds"))
         transform = whitening(sums.total("moments"), first["prototypes"][0], sums.total("holds"))
-        return ServerState(0, {**state.tensors, **first, "transform": transform})
+        return fm.ServerState(
+            0, {**super().start(sizes, seed, sums).tensors, **first, "transform": transform}
+        )
 
-    def update(self, visit: Visit, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
+    def update(self, client: fm.Client, sent: fm.Tensors) -> fm.Update:
         """Train the prompts (``training.head_lr=0``) and send class sums under those received."""
-        reply = visit.final_sums(lambda batch: self.prompter(visit.model, download.tensors, batch), False)
-        update, memory = super().update(visit, download, memory)
-        return replace(update, tensors={**update.tensors, **reply}), memory
+        reply = client.final_sums(lambda batch: self.prompter(sent, batch), moments=False)
+        update = super().update(client, sent)
+        return replace(update, tensors={**update.tensors, **reply})
 
-    def aggregate(
-        self, state: ServerState, updates: Iterable[Update], combine: Combine = sum_updates
-    ) -> ServerState:
+    def aggregate(self, state: fm.ServerState, sums: fm.Sums) -> fm.ServerState:
         """Average prompts; every ``period`` rounds move the prototypes and make a head of them."""
-        sums = combine(updates, self.weighting, plain=("centroids", "holds"))
         tensors = {**state.tensors, "prompts": sums.mean("prompts")}
         tensors["centroid_sums"] = tensors["centroid_sums"] + sums.total("centroids")
         tensors["centroid_weights"] = tensors["centroid_weights"] + sums.total("holds")
@@ -153,7 +155,7 @@ class Tied(Cue):
             tensors |= move_prototypes(tensors, self.momentum)
             prototypes, known = tensors["prototypes"][0], tensors["has_prototype"]
             tensors |= prototype_head(prototypes, known, self.scale, tensors["transform"])
-        return ServerState(state.round + 1, tensors)
+        return fm.ServerState(state.round + 1, tensors)
 
 
 class Momentum(Cue):
@@ -161,33 +163,34 @@ class Momentum(Cue):
 
     name: ClassVar[str] = "cue_momentum"
 
-    server_momentum: float = Field(default=0.5, ge=0, lt=1)
+    server_momentum: float = fm.Field(default=0.5, ge=0, lt=1)
 
-    def aggregate(
-        self, state: ServerState, updates: Iterable[Update], combine: Combine = sum_updates
-    ) -> ServerState:
+    def tensors(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
+        """Declare cue's tensors and the last step of each that is averaged."""
+        specs = super().tensors(sizes)
+        last = [fm.server(f"last_{spec.name}", spec.shape, fm.zeros) for spec in specs if spec.trained]
+        return [*specs, *last]
+
+    def aggregate(self, state: fm.ServerState, sums: fm.Sums) -> fm.ServerState:
         """FedAvgM: the round's mean change plus a share of the last step."""
-        after = super().aggregate(state, updates, combine)
-        tensors = dict(after.tensors)
-        for name in self.shared():
+        tensors = dict(state.tensors)
+        for name, mean in sums.means().items():
             old = state.tensors[name]
-            last = state.tensors.get(f"last_{name}", torch.zeros_like(old))
-            tensors[f"last_{name}"] = after.tensors[name] - old + self.server_momentum * last
-            tensors[name] = old + tensors[f"last_{name}"]
-        return ServerState(after.round, tensors)
+            step = mean - old + self.server_momentum * state.tensors[f"last_{name}"]
+            tensors |= {name: old + step, f"last_{name}": step}
+        return fm.ServerState(state.round + 1, tensors)
 
 
 class Scaled(Cue):
     """A learned temperature: all logits times a factor that is trained with the prompts' rate."""
 
     name: ClassVar[str] = "cue_scaled"
-    prompt_names: ClassVar[tuple[str, ...]] = ("prompts", "log_scale")
 
-    def initial(self, setting: Setting, seed: int) -> dict[str, Tensor]:
-        """Return cue's tensors and the factor's logarithm."""
-        return {**super().initial(setting, seed), "log_scale": torch.zeros(1)}
+    def tensors(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
+        """Declare cue's tensors and the factor's logarithm."""
+        return [*super().tensors(sizes), fm.trained("log_scale", (1,), fm.zeros)]
 
-    def logits(self, model: PromptedViT, tensors: Tensors, batch: Batch) -> Tensor:
+    def logits(self, tensors: fm.Tensors, batch: fm.Batch) -> Tensor:
         """Return the scaled logits; in the rate of the prompts a small step."""
-        features = model.features(batch.inputs, self.prompter(model, tensors, batch))[:, 0]
-        return classify(tensors, features) * torch.exp(0.01 * tensors["log_scale"])
+        features = batch.features(self.prompter(tensors, batch))[:, 0]
+        return fm.classify(tensors, features) * torch.exp(0.01 * tensors["log_scale"])

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from fedcue.data.dataset import Dataset
+from fedcue.data.image_sources import NoImages
 from fedcue.data.partition import IID, Dirichlet, PartitionOptions, Pathological
-from fedcue.data.sources import NoImages
 from fedcue.rng import rng
 
 CASES: dict[str, Callable[[int], PartitionOptions]] = {

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedcue.config.layers import load
 from fedcue.clients.federation import Federation
+from fedcue.config.layers import load
 
 
 def prototypes(recipe: str, settings: list[str]) -> tuple[Tensor, Tensor]:

@@ -17,15 +17,15 @@ from pathlib import Path
 
 import torch
 
-from fedcue.config.layers import load
-from fedcue.errors import ClientError
-from fedcue.rounds.executor import Executor
 from fedcue.clients.federation import Federation
+from fedcue.clients.sampling import sample_clients
+from fedcue.config.layers import load
+from fedcue.config.settings import RunConfig
+from fedcue.errors import ClientError
+from fedcue.record.folder import RunFolder
+from fedcue.rounds.executor import Executor
 from fedcue.rounds.loop import Run
 from fedcue.rounds.observers import Silent
-from fedcue.clients.sampling import sample_clients
-from fedcue.record.folder import RunFolder
-from fedcue.config.settings import RunConfig
 from fedcue.types import ClientMemory, Download, Tensors, Update
 
 ATTACKERS = 2

@@ -24,13 +24,13 @@ import torch
 from machine import circumstances
 
 import fedcue
-from fedcue.rounds.executor import Executor
 from fedcue.clients.federation import Federation
-from fedcue.rounds.loop import Run
-from fedcue.rounds.observers import Silent
 from fedcue.clients.sampling import sample_clients
 from fedcue.machine import peak_memory_mb
 from fedcue.record.folder import RunFolder
+from fedcue.rounds.executor import Executor
+from fedcue.rounds.loop import Run
+from fedcue.rounds.observers import Silent
 
 SETTINGS = [
     "partition=drawn", "partition.train=20", "warm_start=20", "evaluation.every=0", "evaluation.clients=20",

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 import fedcue
-from fedcue.data.client import make_clients
-from fedcue.data.images import pixels
 from fedcue.clients.sampling import sample_clients
+from fedcue.data.clients import make_clients
+from fedcue.data.pixels import decode_images
 from fedcue.model.backbone import load_backbone
 from fedcue.model.vit import VisionTransformer
 from fedcue.rng import rng, torch_rng
-from fedcue.types import Sizes
 
 Parameters = dict[str, Tensor]
 PROMPTS = "shared_prompts"
@@ -50,7 +49,7 @@ class Task:
         """Return a client's normalised pixels and labels: decoded once, then kept."""
         if client not in self._kept:
             own = self.clients[client]
-            decoded = pixels(self.dataset, own.train, self.shape.image_size)
+            decoded = decode_images(self.dataset, own.train, self.shape.image_size).images
             self._kept[client] = self.backbone.normalise(decoded), torch.from_numpy(own.train_labels)
         return self._kept[client]
 

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedcue
-from fedcue.clients.federation import Federation
-from fedcue.clients.sampling import sample_clients
+from fedcue.clients.federation import load_federation
 from fedcue.rng import torch_rng
 
 LAYERS, TEMPERATURE, PERIOD, MOMENTUM = (4, 5, 6), 0.05, 10, 0.5
@@ -89,8 +88,9 @@ def local_train(
 def main(rounds: int = 2, overrides: tuple[str, ...] = ()) -> dict[str, Tensor]:
     """Do a few rounds of PEP-FedPT (Algorithm 2); return the shared tensors and the prototypes."""
     config = fedcue.configure("default", [f"rounds={rounds}", "workers=1", *overrides])
-    federation = Federation(config)
-    vit, classes = federation.model.backbone, federation.setting.classes
+    federation = load_federation(config)
+    roster, vit = federation.roster, federation.model.backbone
+    classes = roster.sizes.classes
     data = {
         client.id: (
             federation.pixels[client.train],
@@ -99,15 +99,15 @@ def main(rounds: int = 2, overrides: tuple[str, ...] = ()) -> dict[str, Tensor]:
         )
         for client in federation.clients
     }
-    theta = config.method.initial(federation.setting, config.seed)  # H, P_S and P_C
+    theta = roster.table.first(config.seed)  # H, P_S and P_C
     with torch.no_grad():
-        warm = [data[client] for client in federation.training_clients.tolist()]
+        warm = [data[client] for client in roster.schedule.first()]
         prototypes, _ = mean_of_holders([centroids(bare_cls(vit, x), y, classes) for x, y, _ in warm])
     buffer: list[tuple[Tensor, Tensor]] = []
 
     for t in range(rounds):
         updates = []
-        for k in sample_clients(federation.training_clients, config, t):
+        for k in roster.schedule.drawn(t):
             images, labels, priors = data[k]
             with torch.no_grad():  # centroids under the broadcast prompts, before training
                 buffer.append(centroids(forward(vit, images, theta, prototypes, priors)[1], labels, classes))

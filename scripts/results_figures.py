@@ -13,15 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import tomli_w
+from fedcue.report.catalogue import build
+from fedcue.report.draw import save
+from fedcue.report.series import method_label, series_of
 from results import Results, Run, overview
 from results_shown import ALL_IMAGES, CUE_EVEN, SPLITS, WITH_PRIOR
 
 from fedcue.config.recipes import read_recipe
 from fedcue.grid.table import CONTROL, Row
-from fedcue.report.catalogue import build
-from fedcue.report.draw import save
 from fedcue.report.runs import find_runs
-from fedcue.report.series import method_label, series_of
 
 FIGURES = ("accuracy-rounds", "accuracy-bytes")
 

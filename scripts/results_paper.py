@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fedcue.report.series import method_label
 from results import markdown
 
 from fedcue.config.recipes import read_recipe
-from fedcue.report.series import method_label
 
 METHODS = ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "pfedpg", "ppt", "pep")
 LABEL_SKEW = (

@@ -15,8 +15,13 @@ from pathlib import Path
 
 from support import ROOT
 
+OUTSIDE = "127.0.0.2"
+"""Another address of this machine: whoever connects to it is not on the SuperLink's loopback."""
+
 PATIENCE = 600
 """Seconds that any single step may take."""
+READY = "nodes may connect to"
+"""What the gate says when the SuperLink answers."""
 JOINED = "SuperNode ID:"
 """What a SuperNode says when the SuperLink has let it in."""
 
@@ -49,11 +54,13 @@ class Deployment:
 
     folder: Path
     nodes: int
+    port: int = field(default_factory=lambda: free_port())
+    superlink_port: int = field(default_factory=lambda: free_port())
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     families: dict[str, list[int]] = field(default_factory=dict)
 
     def init(self, *settings: str) -> None:
-        ports = ["--port", str(free_port())]
+        place = ["--host", OUTSIDE, "--port", str(self.port), "--superlink-port", str(self.superlink_port)]
         command = [
             sys.executable,
             "-m",
@@ -65,7 +72,7 @@ class Deployment:
             str(self.nodes),
         ]
         done = subprocess.run(
-            [*command, *ports, *settings], env=environment(), capture_output=True, text=True, timeout=PATIENCE
+            [*command, *place, *settings], env=environment(), capture_output=True, text=True, timeout=PATIENCE
         )
         assert done.returncode == 0, done.stderr
         for number in range(1, self.nodes + 1):
@@ -96,10 +103,16 @@ class Deployment:
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def start_superlink(self) -> None:
-        before = self.log("superlink").count("Uvicorn running") if "superlink" in self.processes else 0
-        self.start("superlink", "server/superlink.sh")
-        until(lambda: self.log("superlink").count("Uvicorn running") > before, "the SuperLink")
+    def start_superlink(self, **more: str) -> None:
+        """Start the SuperLink and the gate, and wait until nodes may connect."""
+        before = self.log("superlink").count(READY) if "superlink" in self.processes else 0
+        process = self.start("superlink", "server/superlink.sh", **more)
+
+        def ready() -> bool:
+            assert process.poll() is None, self.log("superlink")
+            return self.log("superlink").count(READY) > before
+
+        until(ready, "the SuperLink")
 
     def start_node(self, number: int, **more: str) -> None:
         """Start a SuperNode, and again as long as the SuperLink takes the one before it to be alive."""

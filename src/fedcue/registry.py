@@ -58,7 +58,8 @@ class Registry:
         """Return the name under which ``part`` was asked for or can be asked for again."""
         path = f"{part.__module__}:{part.__qualname__}"
         known = {value: name for name, value in self.builtin.items()}
-        known |= {point.value: point.name for point in entry_points(group=self.group)}
+        if path not in known:  # looking through all that is installed takes a while
+            known |= {point.value: point.name for point in entry_points(group=self.group)}
         return known.get(path, path)
 
     def _installed(self, name: str) -> str | None:
@@ -111,19 +112,22 @@ METHODS = Registry(
 )
 DATASETS = Registry(
     "dataset",
-    "fedcue.data.dataset:DataOptions",
+    "fedcue.data.options:DataOptions",
     {
-        "digits": "fedcue.data.digits:Digits",
-        "cifar10": "fedcue.data.named:CIFAR10",
-        "cifar100": "fedcue.data.named:CIFAR100",
-        "tiny-imagenet": "fedcue.data.named:TinyImageNet",
-        "domainnet": "fedcue.data.named:DomainNet",
-        "pacs": "fedcue.data.named:PACS",
-        "office-home": "fedcue.data.named:OfficeHome",
-        "inaturalist": "fedcue.data.named:INaturalist",
-        "parquet": "fedcue.data.named:Parquet",
-        "folder": "fedcue.data.named:Folder",
-        "federated-folder": "fedcue.data.named:FederatedFolder",
+        "digits": "fedcue.data.readers.digits:Digits",
+        "cifar10": "fedcue.data.readers.public:CIFAR10",
+        "cifar100": "fedcue.data.readers.public:CIFAR100",
+        "tiny-imagenet": "fedcue.data.readers.public:TinyImageNet",
+        "domainnet": "fedcue.data.readers.public:DomainNet",
+        "pacs": "fedcue.data.readers.public:PACS",
+        "office-home": "fedcue.data.readers.public:OfficeHome",
+        "inaturalist": "fedcue.data.readers.public:INaturalist",
+        "parquet": "fedcue.data.readers.parquet:Parquet",
+        "folder": "fedcue.data.readers.image_folder:Folder",
+        "manifest": "fedcue.data.readers.manifest:Manifest",
+        "saved": "fedcue.data.readers.saved:Saved",
+        "given": "fedcue.data.readers.given:Given",
+        "federated-folder": "fedcue.data.readers.image_folder:FederatedFolder",
     },
 )
 AGGREGATES = Registry(
@@ -147,13 +151,13 @@ PRIVACY = Registry(
 )
 PARTITIONS = Registry(
     "partition",
-    "fedcue.data.partition:PartitionOptions",
+    "fedcue.data.partition.base:PartitionOptions",
     {
-        "iid": "fedcue.data.partition:IID",
-        "pathological": "fedcue.data.partition:Pathological",
-        "dirichlet": "fedcue.data.partition:Dirichlet",
-        "domain": "fedcue.data.partition:ByDomain",
-        "natural": "fedcue.data.partition:Natural",
-        "drawn": "fedcue.data.drawn:Drawn",
+        "iid": "fedcue.data.partition.iid:IID",
+        "pathological": "fedcue.data.partition.pathological:Pathological",
+        "dirichlet": "fedcue.data.partition.dirichlet:Dirichlet",
+        "domain": "fedcue.data.partition.domain:ByDomain",
+        "natural": "fedcue.data.partition.natural:Natural",
+        "drawn": "fedcue.data.partition.drawn:Drawn",
     },
 )

@@ -14,7 +14,7 @@ FLOATS = (0.0, -0.0, 0.5, -1.5, 1e-320, 1e-30, 1e30, 1e308, -1e308, float("inf")
 TEXTS = (
     "", " ", "0", "-1", "nan", "true", "null", "pep", "mean", "default", "../../outside", "/dev/zero", "/", "~",
     "C:\\x", "a" * 300, "a/b", "a:b", "os:path", "fedcue.methods.pep:PEP", "fedcue.methods.base:Method",
-    "fedcue.data.digits:Digits", "\x00", "\x1b[31m", "\n", "\u202e", "<script>", "${x}", "%s%n", "{0}", "é", "\ufffd",
+    "fedcue.data.readers.digits:Digits", "\x00", "\x1b[31m", "\n", "\u202e", "<script>", "${x}", "%s%n", "{0}", "é", "\ufffd",
 )  # fmt: skip
 TOKENS = (
     "[", "]", "{", "}", "[[", "]]", '"', "'", '"""', "=", ".", ",", ":", "\\", "\\u0000", "\\ud800", "#", "\n",

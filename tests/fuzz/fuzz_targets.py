@@ -35,26 +35,26 @@ from PIL import Image
 from support import SMALL
 
 import fedcue
-from fedcue.privacy.accounting import Ledger
+from fedcue.after.predict import load as load_model
+from fedcue.clients.federation import load_federation
 from fedcue.config.layers import dump, load, resolve
 from fedcue.config.recipes import read_recipe, recipes
-from fedcue.data.images import decode
-from fedcue.data.named import Parquet
-from fedcue.data.sources import FileImages
-from fedcue.data.store import decode_images
-from fedcue.rounds.resume import check_state, default_folder
-from fedcue.clients.federation import Federation
-from fedcue.plan.stand_ins import Outline
-from fedcue.after.predict import load as load_model
-from fedcue.rounds.transport import Transport
+from fedcue.data.decode import decode
+from fedcue.data.image_sources import FileImages
+from fedcue.data.pixels import decode_images
+from fedcue.data.readers.parquet import Parquet
 from fedcue.model.backbone import load_backbone
 from fedcue.model.vit import Architecture, VisionTransformer
+from fedcue.plan.stand_ins import stand_in
+from fedcue.privacy.accounting import Ledger
 from fedcue.record.checkpoint import Checkpoints
 from fedcue.record.files import write_tensors
 from fedcue.record.folder import RunFolder, read_metrics
 from fedcue.registry import AGGREGATES, DATASETS, METHODS, PARTITIONS, PRIVACY
 from fedcue.report.page import render
 from fedcue.report.runs import read_run
+from fedcue.rounds.resume import check_state, default_folder
+from fedcue.rounds.transport import Wire
 
 Attempt = Callable[[Random], bool | None]
 """Makes and tries one input; false if it was left out by name instead of refused by an error."""
@@ -121,7 +121,7 @@ def key_values(folder: Path) -> Attempt:
         "{a = 1}",
         "pep",
         "1979-05-27",
-        "fedcue.data.digits:Digits",
+        "fedcue.data.readers.digits:Digits",
     ]
 
     def attempt(random: Random) -> None:
@@ -154,7 +154,7 @@ def config_values(folder: Path) -> Attempt:
             overrides[random.choice(keys)] = any_value(random)
         config = resolve(settings, overrides)
         if random.random() < 0.2 and config.rounds <= 1000:
-            Outline(config)
+            stand_in(config)
 
     return attempt
 
@@ -248,7 +248,7 @@ def trained_models(folder: Path) -> Attempt:
 def checkpoints(folder: Path) -> Attempt:
     """Resume from changed checkpoints: damaged ones, and ones with a checksum that fits the damage."""
     runs = _runs(folder)
-    federations = {name: Federation(_config(folder, name)) for name in runs}
+    federations = {name: load_federation(_config(folder, name)) for name in runs}
     paths = {name: sorted((run / "checkpoints").iterdir()) for name, run in runs.items()}
     good = {name: own[-1].read_bytes() for name, own in paths.items()}
 
@@ -264,7 +264,7 @@ def checkpoints(folder: Path) -> Attempt:
             path.write_bytes(data)
         found = Checkpoints(paths[name][0].parent, 2).newest()
         federation = federations[name]
-        Transport(federation.config).remember(found.transport)
+        Wire(federation.config, federation.roster.table).remember(found.transport)
         check_state(federation.roster, found.state)
 
     return attempt
@@ -459,12 +459,22 @@ def flower_replies(folder: Path) -> Attempt:
     from fedcue.flower.replies import expected_replies
 
     _backbone(folder / "backbone")
-    federation = Federation(_config(folder, "pep"))
+    federation = load_federation(_config(folder, "pep"))
     engine = FlowerEngine.__new__(FlowerEngine)  # without a network: only its judgement is asked for
     engine.roster = federation.roster
     expected = expected_replies(engine.roster)[1]
     size = int(engine.roster.train_sizes[0])
-    good = write_outcomes([Outcome(0, dict(expected.tensors), size, 0.5, None)])
+    good = write_outcomes(
+        [
+            Outcome(
+                0,
+                {n: torch.zeros(*s, dtype=expected.types[n]) for n, s in expected.shapes.items()},
+                size,
+                0.5,
+                None,
+            )
+        ]
+    )
     text, data = str(good["outcomes"]["json"]), good["tensors-0"]["data"].data
     members = str(write_members([Member(0, "a", "b", False, 5, 2)])["members"]["json"])
 

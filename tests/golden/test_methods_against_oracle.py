@@ -6,26 +6,28 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from tiny_federation import Images, random_vit
+from support.tiny_federation import Images, added, random_vit
 
-from fedcue.methods.base import Visit
+from fedcue.methods.client import Client
 from fedcue.methods.fedpr import FedPR
 from fedcue.methods.fedvpt import FedVPT
 from fedcue.methods.fedvpt_deep import FedVPTDeep
 from fedcue.methods.head import HeadTuning
-from fedcue.methods.pep import PEP
+from fedcue.methods.pep_variants import PEPVariants
 from fedcue.methods.pfedpg import GENERATOR, PFedPG, admit, generate, gradients
 from fedcue.methods.sgpt import SGPT
 from fedcue.model.vit import Architecture
 from fedcue.rng import torch_rng
-from fedcue.train.settings import Training
 from fedcue.train.batches import Samples
-from fedcue.types import ClientMemory, Download, ServerState, Sizes, Update
+from fedcue.train.settings import Training
+from fedcue.types import ServerState, Sizes, Update
 
 SHAPE = Architecture(width=16, depth=8, heads=2, patch=4, image_size=8, hidden=16)
 SMALL = Architecture(width=8, depth=3, heads=2, patch=4, image_size=8, hidden=8)
 LABELS = np.array([0, 2, 2, 0, 2])
 CLASSES = 4
+TRAINED = ("head", "shared_prompts", "class_prompts")
+"""What PEP trains."""
 
 
 class Bench:
@@ -36,15 +38,28 @@ class Bench:
         self.model = random_vit(shape)
         self.model.backbone.double()
         self.weights = {name: t.numpy() for name, t in self.model.backbone.state_dict().items()}
-        self.setting = Setting(CLASSES, shape.width, shape.depth, shape.patch, 3)
+        self.sizes = Sizes(CLASSES, shape.width, shape.depth, shape.patch, 3)
         self.pixels = np.random.default_rng(3).normal(size=(len(LABELS), 3, 8, 8))
         self.priors = oracle.class_priors(LABELS, CLASSES)
-        blocks = method.first_block(self.setting), method.bare_blocks(self.setting)
-        frozen = Images(self.model, torch.from_numpy(self.pixels), *blocks)
+        blocks = method.first_block(self.sizes), method.bare_blocks(self.sizes)
+        frozen = Images(self.model, torch.from_numpy(self.pixels), *blocks).view(np.arange(len(LABELS)))
         log_priors = torch.from_numpy(self.priors).log()
         self.samples = Samples(frozen, torch.from_numpy(LABELS), log_priors)
-        self.visit = Visit(
-            0, self.model, self.samples, Training(batch_size=50, **training), torch.Generator()
+        self.training = Training(batch_size=50, **training)
+
+    def client(self, finished_rounds=0):
+        """Return the client at work in a round."""
+        table, generator = self.method.table(self.sizes), torch.Generator()
+        return Client(
+            0,
+            self.samples,
+            self.samples.log_priors,
+            table,
+            self.sizes,
+            self.training,
+            generator,
+            seed=0,
+            round=finished_rounds,
         )
 
     def random(self, *size, seed=0):
@@ -55,7 +70,7 @@ class Bench:
         return next(iter(self.samples.batches(50)))
 
     def logits(self, tensors):
-        return self.method.logits(self.model, tensors, self.batch()).numpy()
+        return self.method.logits(tensors, self.batch()).numpy()
 
     def oracle(self, forward, *arguments, **options):
         return forward(self.weights, self.shape.heads, self.pixels, *arguments, **options)
@@ -118,13 +133,12 @@ def pep_oracle(bench, tensors, **options):
 @pytest.mark.parametrize(("missing", "layers"), [("neutral", (4, 5, 6)), ("zero", (0, 3))])
 def test_pep(mode, source, missing, layers):
     options = {"temperature": 0.2, "score_source": source, "layers": layers}
-    bench = Bench(PEP(prompts=2, ccmp_mode=mode, zero_prototype=missing, **options))
+    bench = Bench(PEPVariants(prompts=2, ccmp_mode=mode, zero_prototype=missing, **options))
     tensors = pep_tensors(bench, len(layers))
     expected = pep_oracle(bench, tensors, mode=mode, zero_proto=missing, **options)
-    download = Download(0, 0, 0, as_torch(tensors))
-    mine = bench.method.personalize(bench.model, download, bench.samples.log_priors, ClientMemory())
+    mine = bench.method.personal(bench.client(), as_torch(tensors))
     close(bench.logits(mine), expected["logits"])
-    weights = bench.method.inspect(bench.model, mine, bench.batch())["mixing_weights"]
+    weights = bench.method.inspect(mine, bench.batch())["mixing_weights"]
     close(weights.transpose(0, 1), expected["scores"])
 
 
@@ -150,7 +164,7 @@ def test_sgpt_in_testing(block):
         oracle.sgpt_forward, shared, tensors["group_prompts"], tensors["head"], selected=selected
     )
     close(bench.logits(as_torch(tensors)), expected["logits"])
-    groups = bench.method.inspect(bench.model, as_torch(tensors), bench.batch())["groups"]
+    groups = bench.method.inspect(as_torch(tensors), bench.batch())["groups"]
     assert groups.argmax(1).tolist() == selected.tolist()
 
 
@@ -159,14 +173,14 @@ def test_sgpt_in_both_stages_of_training(majority):
     bench, tensors, shared = sgpt_bench(batch_majority=majority)
     mine, counts = as_torch(tensors), torch.zeros(5, dtype=torch.int64)
     first = bench.oracle(oracle.sgpt_forward, shared, tensors["group_prompts"], tensors["head"])
-    found = bench.method._shared_loss(bench.model)(mine, bench.batch())
+    found = bench.method._shared_loss()(mine, bench.batch())
     close(found, oracle.cross_entropy(first["logits"], LABELS))
     queries = bench.oracle(oracle.sgpt_query)
     selected = oracle.sgpt_select(queries, tensors["keys"], tensors["counts"], True, majority)
     second = bench.oracle(
         oracle.sgpt_forward, shared, tensors["group_prompts"], tensors["head"], selected=selected
     )
-    found = bench.method._group_loss(bench.model, mine, counts)(mine, bench.batch())
+    found = bench.method._group_loss(mine, counts)(mine, bench.batch())
     key_term = oracle.sgpt_key_loss(queries, tensors["keys"], selected)
     close(found, oracle.cross_entropy(second["logits"], LABELS) + key_term)
     assert counts.tolist() == np.bincount(selected, minlength=5).tolist()
@@ -177,7 +191,7 @@ def test_sgpt_in_both_stages_of_training(majority):
 
 @pytest.mark.parametrize("detach", [False, True])
 def test_gradients_of_pep(detach):
-    bench = Bench(PEP(prompts=2, layers=(1, 2), temperature=0.3, detach_scores=detach), SMALL)
+    bench = Bench(PEPVariants(prompts=2, layers=(1, 2), temperature=0.3, detach_scores=detach), SMALL)
     tensors = pep_tensors(bench, 2)
     fixed = pep_oracle(bench, tensors, layers=(1, 2), temperature=0.3)["scores"] if detach else None
 
@@ -186,10 +200,9 @@ def test_gradients_of_pep(detach):
         out = pep_oracle(bench, changed, layers=(1, 2), temperature=0.3, fixed_scores=fixed)
         return oracle.cross_entropy(out["logits"], LABELS)
 
-    download = Download(0, 0, 0, as_torch(tensors))
-    mine = bench.method.personalize(bench.model, download, bench.samples.log_priors, ClientMemory())
-    leaves = {name: mine[name].clone().requires_grad_() for name in bench.method.shared()}
-    bench.method.loss(bench.model, mine)(leaves, bench.batch()).backward()
+    mine = bench.method.personal(bench.client(), as_torch(tensors))
+    leaves = {name: mine[name].clone().requires_grad_() for name in TRAINED}
+    bench.method.loss(mine)(leaves, bench.batch()).backward()
     held = mine["classes"].tolist()
     for name, leaf in leaves.items():
         expected = oracle.numerical_gradient(lambda value, name=name: loss(name, value), tensors[name])
@@ -208,15 +221,15 @@ def test_local_training_of_fedvpt():
         return oracle.cross_entropy(out["logits"], LABELS)
 
     expected = oracle.local_training(loss, start, [None] * 3, learning_rate=0.1, **OPTIONS)
-    update, _ = bench.method.update(bench.visit, Download(0, 0, 0, as_torch(start)), ClientMemory())
+    update = bench.method.update(bench.client(), as_torch(start))
     for name, tensor in update.tensors.items():
         close(tensor, expected[name], 1e-7)
 
 
 def test_a_visit_of_pep():
-    bench = Bench(PEP(prompts=2, layers=(1, 2), temperature=0.3), SMALL, lr=0.1, epochs=2, **OPTIONS)
+    bench = Bench(PEPVariants(prompts=2, layers=(1, 2), temperature=0.3), SMALL, lr=0.1, epochs=2, **OPTIONS)
     tensors = pep_tensors(bench, 2)
-    start = {name: tensors[name] for name in bench.method.shared()}
+    start = {name: tensors[name] for name in TRAINED}
 
     def loss(state, _):
         out = pep_oracle(bench, {**tensors, **state}, layers=(1, 2), temperature=0.3)
@@ -228,7 +241,7 @@ def test_a_visit_of_pep():
     )
     cls = pep_oracle(bench, tensors, layers=(1, 2), temperature=0.3)["layer_cls"]
     centroids, holds, _ = oracle.local_centroids(cls, LABELS, CLASSES)
-    update, _ = bench.method.update(bench.visit, Download(0, 1, 0, as_torch(tensors)), ClientMemory())
+    update = bench.method.update(bench.client(1), as_torch(tensors))
     for name, value in expected.items():
         close(update.tensors[name], value, 1e-7)
     close(update.tensors["centroids"], centroids, 1e-6)
@@ -248,7 +261,7 @@ def test_projector_of_fedpr(ratio, normalise):
     prompts = np.random.default_rng(0).normal(size=(3, 20))
     prompts[2] = prompts[0] - prompts[1]  # rank 2
     method = FedPR(ratio=ratio, normalise_projector=normalise)
-    step = method.step_filter(Download(0, 0, 0, {"shared_prompts": torch.from_numpy(prompts)}))
+    step = method.step_filter(torch.from_numpy(prompts), 0)
     found = step("shared_prompts", torch.eye(20, dtype=torch.float64)).numpy()
     directions = None if ratio is None else fixed_directions(20, 2, ratio)
     close(found, oracle.fedpr_projector(prompts, ratio, directions, normalise))
@@ -273,7 +286,7 @@ def test_a_visit_of_fedpr():
         moved, buffers = oracle.sgd_step(state, slopes, buffers, 0.1, **OPTIONS)
         change = (moved["shared_prompts"] - state["shared_prompts"]) @ projector
         state = {**moved, "shared_prompts": state["shared_prompts"] + change}
-    update, _ = bench.method.update(bench.visit, Download(0, 0, 0, as_torch(start)), ClientMemory())
+    update = bench.method.update(bench.client(), as_torch(start))
     for name, tensor in update.tensors.items():
         close(tensor, state[name], 1e-7)
 
@@ -286,7 +299,8 @@ def test_averaging(weighting):
     states = [{"head": np.random.default_rng(i).normal(size=(4, 8))} for i in range(3)]
     sizes = [3, 10, 1]
     updates = [Update(i, sizes[i], as_torch(state)) for i, state in enumerate(states)]
-    found = HeadTuning(weighting=weighting).aggregate(ServerState(0, {}), updates)
+    method, sizes_ = HeadTuning(weighting=weighting), Sizes(4, 8, 3, 4, 3)
+    found = method.aggregate(ServerState(0, {}), added(method, sizes_, updates))
     expected = oracle.fedavg(states, sizes if weighting == "size" else None)
     close(found.tensors["head"], expected["head"], 1e-6)
 
@@ -294,8 +308,8 @@ def test_averaging(weighting):
 @pytest.mark.parametrize("weighting", ["uniform", "count"])
 def test_prototypes_over_two_periods(weighting):
     generator = np.random.default_rng(0)
-    method = PEP(prompts=1, layers=(1, 2), period=2, momentum=0.3, prototype_weight=weighting)
-    setting = Setting(CLASSES, 8, 3, 4, 6)
+    method = PEPVariants(prompts=1, layers=(1, 2), period=2, momentum=0.3, prototype_weight=weighting)
+    task = Sizes(CLASSES, 8, 3, 4, 6)
     counts = generator.integers(0, 3, size=(5, 2, CLASSES))  # warm-up and four rounds of two clients
     counts[0, :, 3] = 0  # nobody has class 3 at first
     centroids = generator.normal(size=(5, 2, 2, CLASSES, 8)) * (counts > 0)[:, :, None, :, None]
@@ -304,18 +318,20 @@ def test_prototypes_over_two_periods(weighting):
         own = counts[place, client]
         sums = centroids[place, client] * (own[:, None] if weighting == "count" else 1)
         holds = own if weighting == "count" else own > 0
-        shared = {name: torch.zeros(1) for name in method.shared()}
+        shared = {name: torch.zeros(1) for name in TRAINED}
         return Update(client, 9, {**shared, **as_torch({"centroids": sums, "holds": holds})})
 
     first = oracle.warm_start(centroids[0], counts[0], weighting=weighting)
     uploads = [list(zip(centroids[place], counts[place], strict=True)) for place in range(1, 5)]
     history = oracle.prototype_history(*first, uploads, period=2, momentum=0.3, weighting=weighting)
-    state = method.start(setting, 0, [reply(0, client) for client in range(2)])
+    state = method.start(task, 0, added(method, task, [reply(0, client) for client in range(2)]))
     for place, (prototypes, known) in enumerate(history, 1):
         close(state.tensors["prototypes"], prototypes, 1e-6)
         assert state.tensors["has_prototype"].tolist() == known.tolist()
         if place < 5:
-            state = method.aggregate(state, [reply(place, client) for client in range(2)])
+            state = method.aggregate(
+                state, added(method, task, [reply(place, client) for client in range(2)])
+            )
 
 
 def test_server_of_sgpt():
@@ -333,7 +349,8 @@ def test_server_of_sgpt():
         Update(i, sizes[i], as_torch({**state, "counts": counts[i]})) for i, state in enumerate(states)
     ]
     start = {name: tensor.float() for name, tensor in as_torch(old).items()}
-    found = method.aggregate(ServerState(0, {**start, "counts": torch.from_numpy(counter)}), updates).tensors
+    before = ServerState(0, {**start, "counts": torch.from_numpy(counter)})
+    found = method.aggregate(before, added(method, Sizes(4, 8, 8, 4, 3), updates)).tensors
     for name in names:
         close(found[name], expected["groups" if name == "group_prompts" else name], 1e-6)
     assert found["counts"].tolist() == total.tolist()
@@ -344,7 +361,8 @@ def test_generator_of_pfedpg_and_its_server_step(vectors):
     method = PFedPG(
         prompts=3, descriptor_vectors=vectors, server_optimiser="sgd", server_lr=0.1, server_weight_decay=0.0
     )
-    state = method.start(Setting(CLASSES, 8, 3, 4, 4), 0, [])
+    task = Sizes(CLASSES, 8, 3, 4, 4)
+    state = method.start(task, 0, added(method, task, []))
     tensors = admit(state.tensors, torch.tensor([7, 2, 5]))
     tensors = {name: t.double() if t.is_floating_point() else t for name, t in tensors.items()}
     names = dict(zip(GENERATOR, ("basis", "query", "key", "value", "output"), strict=True))
@@ -353,7 +371,7 @@ def test_generator_of_pfedpg_and_its_server_step(vectors):
     descriptors = descriptors[:, 0] if vectors == "one" else descriptors
     initial = [oracle.pfedpg_generate(theirs, descriptor) for descriptor in descriptors]
     close(generate(tensors), initial)
-    close(method.download(ServerState(0, tensors), 2, 0).tensors["prompts"], initial[1])
+    close(method.download(ServerState(0, tensors), 2, task, 0)["prompts"], initial[1])
 
     finals = {row: initial[row] + np.random.default_rng(row).normal(size=(3, 8)) for row in (2, 0)}
     expected, of_descriptors = oracle.pfedpg_server_gradient(theirs, descriptors, finals)
@@ -362,7 +380,7 @@ def test_generator_of_pfedpg_and_its_server_step(vectors):
         Update(clients[row], 9, as_torch({"prompt_change": final - initial[row]}))
         for row, final in finals.items()
     ]
-    after = method.aggregate(ServerState(0, tensors), updates).tensors
+    after = method.aggregate(ServerState(0, tensors), added(method, task, updates)).tensors
     for name, other in names.items():
         close(after[name], theirs[other] - 0.1 * expected[other])
     close(after["descriptors"].numpy().reshape(descriptors.shape), descriptors - 0.1 * of_descriptors)

@@ -21,8 +21,8 @@ pytest.importorskip("cryptography")
 from flower_deployment import Deployment, environment, until
 
 import fedcue
-from fedcue.errors import ClientError
 from fedcue.clients.federation import Federation
+from fedcue.errors import ClientError
 from fedcue.record.folder import read_metrics
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(900)]

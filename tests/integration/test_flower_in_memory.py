@@ -20,16 +20,15 @@ from torch import Tensor
 
 pytest.importorskip("flwr")
 
-from data_files import encoded, write_parquet
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from memory_grid import MemoryGrid, Node, nodes
+from support.data_files import encoded, write_parquet
+from support.memory_grid import MemoryGrid, Node, nodes
 from test_run import without_times
 
 import fedcue
+from fedcue.clients.federation import load_federation
+from fedcue.clients.host import Host
 from fedcue.errors import ClientError, FedcueError, RunFolderError
-from fedcue.clients.federation import Federation
-from fedcue.rounds.observers import Silent
-from fedcue.clients.sampling import sample_clients
 from fedcue.flower.client_app import app
 from fedcue.flower.memory import MemoryStore
 from fedcue.flower.messages import TRAIN, read_outcomes, write_outcomes
@@ -37,6 +36,7 @@ from fedcue.flower.server_app import Deployment, serve
 from fedcue.model.backbone import locate
 from fedcue.record.folder import RunFolder, read_metrics
 from fedcue.registry import METHODS
+from fedcue.rounds.observers import Silent
 from fedcue.types import ClientMemory
 
 SETTINGS = [*SMALL, "heldout=1", "snapshots=[]", "data.train_per_class=6", "data.test_per_class=2"]
@@ -99,16 +99,15 @@ FAULTS = {
 def expected(tmp_path_factory: pytest.TempPathFactory) -> fedcue.Result:
     """The simulator's run in which the first client that is sampled fails, in every round it is in."""
     config = fedcue.configure("default", [*SETTINGS, "method=fedvpt"])
-    victim = sample_clients(Federation(config).training_clients, config, 0)[0]
+    victim, train = load_federation(config).roster.schedule.drawn(0)[0], Host.train
 
-    class Broken(Federation):
-        def train(self, download: Any, memory: Any) -> Any:
-            if download.client == victim:
-                raise ClientError("it is broken")
-            return super().train(download, memory)
+    def broken(self: Host, download: Any, memory: Any) -> Any:
+        if download.client == victim:
+            raise ClientError("it is broken")
+        return train(self, download, memory)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedcue.rounds.loop.Federation", Broken)
+        patch.setattr(Host, "train", broken)
         return fedcue.run(config, tmp_path_factory.mktemp("runs") / "broken")
 
 
@@ -125,6 +124,28 @@ def test_a_faulty_update_is_left_out_by_name(fault: str, expected: fedcue.Result
     assert (result.folder / "model.safetensors").read_bytes() == (
         expected.folder / "model.safetensors"
     ).read_bytes()
+
+
+def test_a_bug_at_a_node_is_named_by_type_and_its_traceback_stays_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server learns that it is a bug and of which type; a patient's name in it stays at the node."""
+    train = Host.train
+
+    def faulty(self: Host, download: Any, memory: Any) -> Any:
+        if download.client == 1:
+            raise KeyError("misspelt, by Jane Doe")
+        return train(self, download, memory)
+
+    monkeypatch.setattr(Host, "train", faulty)
+    settings = ["method=head", "heldout=0", "clients_per_round=5", "rounds=1"]
+    result = serve(MemoryGrid(nodes(2, tmp_path)), deployment(tmp_path / "run", *settings), Silent())
+    failure = result.rounds[0]["failures"][0]
+    assert failure["client"] == 1
+    assert failure["reason"] == "a bug in train, KeyError; the node's log has the traceback"
+    assert "Jane Doe" not in json.dumps(result.rounds)
+    traceback = next(record.exc_text for record in caplog.records if record.exc_info)
+    assert "in faulty" in str(traceback)
 
 
 def test_a_silent_node_and_a_dying_one_are_left_out(tmp_path: Path) -> None:

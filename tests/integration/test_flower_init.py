@@ -84,7 +84,7 @@ def test_more_nodes_are_added_and_the_others_kept(tmp_path: Path) -> None:
 
 def test_insecure_must_be_asked_for_and_is_said_aloud(tmp_path: Path) -> None:
     output = init(tmp_path / "open", "--insecure")
-    assert "insecure: anybody who reaches the server" in output.replace("\n", " ")
+    assert "insecure: whoever uses this machine" in output.replace("\n", " ")
     assert not list((tmp_path / "open").rglob("*.key"))
     with pytest.raises(RunFolderError, match="is an insecure deployment"):
         init(tmp_path / "open", "--nodes", "4")
@@ -97,3 +97,67 @@ def test_a_mistake_is_found_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "thesis.docx").write_text("precious")
     with pytest.raises(RunFolderError, match="is not empty and not a deployment"):
         init(tmp_path)
+
+
+HOSTS = [
+    "127.0.0.1",
+    "127.0.0.2",
+    "localhost",
+    "::1",
+    "10.1.2.3",
+    "2001:db8::1",
+    "server.example",
+    "0.0.0.0",
+    "::",
+]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_superlink_listens_on_loopback_whatever_the_host(host: str, tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    init(folder, "--nodes", "1", "--host", host, "--port", "7000", "--superlink-port", "7001")
+    gate, superlink = (folder / "server" / "superlink.sh").read_text().splitlines()[-1].split(" -- ")
+    assert superlink.startswith("flower-superlink ")
+    assert superlink.count("--host") == 1
+    assert "--host 127.0.0.1 --port 7001" in superlink
+    assert "--port 7000 --superlink-port 7001" in gate
+    config = tomllib.loads((folder / "server" / "config.toml").read_text())
+    assert config["superlink"]["fedcue"]["address"] == "127.0.0.1:7001"
+    written = f"[{host}]:7000" if ":" in host else f"{host}:7000"
+    assert f"--superlink {written} " in (folder / "node-1" / "supernode.sh").read_text()
+
+
+@pytest.mark.parametrize("host", HOSTS[4:])
+def test_insecure_refuses_any_address_but_loopback(host: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"listens on loopback only, but --host is"):
+        init(tmp_path / "here", "--insecure", "--host", host)
+    assert not (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize("host", HOSTS[:4])
+def test_insecure_listens_on_the_loopback_address_given(host: str, tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    init(folder, "--insecure", "--host", host, "--port", "7000")
+    command = (folder / "server" / "superlink.sh").read_text().splitlines()[-1]
+    bound = "127.0.0.1" if host == "localhost" else host
+    assert command.startswith(f"exec flower-superlink --insecure --host {bound} --port 7000 ")
+
+
+@pytest.mark.parametrize("host", ["", "a b", "$(id)", "a;b", "server.example:8000/x"])
+def test_a_host_is_a_name_or_an_address(host: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a name or an address"):
+        init(tmp_path / "here", "--host", host)
+
+
+def test_gate_and_superlink_need_a_port_each(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Give another --superlink-port"):
+        init(tmp_path / "here", "--port", "8001")
+
+
+def test_a_deployment_without_a_gate_gets_no_more_nodes(tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    init(folder, "--nodes", "1")
+    script = folder / "server" / "superlink.sh"
+    script.write_text(script.read_text().replace("python3 -P -m fedcue.flower.gate", "exec"))
+    with pytest.raises(RunFolderError, match="without a gate"):
+        init(folder, "--nodes", "2")

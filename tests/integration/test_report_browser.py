@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import socket
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.run_folders import METHODS, round_record, write_run
 
 from fedcue.report.page import render
 from fedcue.report.runs import find_runs
@@ -31,19 +31,6 @@ FLAGS = [
 ]  # fmt: skip
 PATIENCE = 120_000
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\"'"
-
-
-def load_handmade() -> Any:
-    path = Path(__file__).parents[1] / "unit" / "report" / "handmade.py"
-    spec = importlib.util.spec_from_file_location("handmade", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-handmade = load_handmade()
 
 
 def eventually(attempt: Callable[[], bool]) -> None:
@@ -68,9 +55,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("browser")
     names = [f"client-{i}" for i in range(18)] + [HOSTILE, "x" * 10_000]
     classes = (HOSTILE, "x" * 10_000, *"23456789")
-    for method in handmade.METHODS:
-        handmade.write_run(folder / "runs" / method, method, names=names, classes=classes)
-    handmade.write_run(folder / "runs" / HOSTILE.replace("/", "|"), HOSTILE, done=2)
+    for method in METHODS:
+        write_run(folder / "runs" / method, method, names=names, classes=classes)
+    write_run(folder / "runs" / HOSTILE.replace("/", "|"), HOSTILE, done=2)
     path = folder / "report.html"
     path.write_text(render(find_runs([folder / "runs"])), encoding="utf-8")
     return path.as_uri()
@@ -248,8 +235,8 @@ def test_the_theme_can_be_chosen_and_paper_is_light(browser: Any, report: str) -
 def live(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     pytest.importorskip("starlette", reason="pip install 'fedcue[watch]'")
     pytest.importorskip("uvicorn", reason="pip install 'fedcue[watch]'")
-    run = handmade.write_run(tmp_path / "runs" / "pep-0", "pep", done=3)
-    handmade.write_run(tmp_path / "runs" / "fedvpt-0", "fedvpt", done=5)
+    run = write_run(tmp_path / "runs" / "pep-0", "pep", done=3)
+    write_run(tmp_path / "runs" / "fedvpt-0", "fedvpt", done=5)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -270,7 +257,7 @@ def live(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 def append_round(run: Path, number: int) -> None:
     with open(run / "metrics.jsonl", "a") as file:
-        file.write(json.dumps(handmade.round_record(number, "pep", 0, 0.955)) + "\n")
+        file.write(json.dumps(round_record(number, "pep", 0, 0.955)) + "\n")
 
 
 def test_the_live_page_shows_a_new_round_by_itself(browser: Any, live: tuple[str, Path]) -> None:

@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 from support import SMALL, without_times
 
 import fedcue
+from fedcue.clients.federation import Federation, load_federation
+from fedcue.clients.host import Host
 from fedcue.errors import ClientError, ConfigError, FedcueError, RunFolderError
-from fedcue.clients.federation import Federation
 from fedcue.record.folder import read_metrics
 from fedcue.report.runs import read_run
 
@@ -95,8 +96,8 @@ def test_the_method_does_not_change_who_is_sampled_or_what_they_hold(
 
 
 def test_held_out_clients_never_train() -> None:
-    federation = Federation(small("heldout=[1,3]", "rounds=0"))
-    assert federation.training_clients.tolist() == [0, 2, 4]
+    federation = load_federation(small("heldout=[1,3]", "rounds=0"))
+    assert federation.roster.training_clients.tolist() == [0, 2, 4]
 
 
 def test_the_backbone_is_the_same_after_training(tmp_path: Path) -> None:
@@ -104,14 +105,14 @@ def test_the_backbone_is_the_same_after_training(tmp_path: Path) -> None:
 
     config = small()
     seen = {}
-    original = Federation.__init__
 
-    def remember(self: Federation, config: fedcue.RunConfig) -> None:
-        original(self, config)
-        seen["model"] = self.model
+    def remember(config: fedcue.RunConfig) -> Federation:
+        federation = load_federation(config)
+        seen["model"] = federation.model
+        return federation
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Federation, "__init__", remember)
+        patch.setattr("fedcue.rounds.loop.load_federation", remember)
         fedcue.run(config, tmp_path / "run")
     fresh = load_backbone().state_dict()
     assert all(torch.equal(value, fresh[name]) for name, value in seen["model"].backbone.state_dict().items())
@@ -119,7 +120,7 @@ def test_the_backbone_is_the_same_after_training(tmp_path: Path) -> None:
 
 def test_a_loaded_model_predicts_what_the_run_predicted(finished: fedcue.Result) -> None:
     analysis = load_file(finished.folder / "analysis.safetensors")
-    federation = Federation(small())
+    federation = load_federation(small())
     model = fedcue.load(finished.folder)
     for client in (0, 2):
         mine = analysis["clients"] == client
@@ -183,22 +184,16 @@ def test_more_clients_per_round_than_there_are_is_refused(tmp_path: Path) -> Non
         fedcue.run(small("clients_per_round=6", "heldout=0"), tmp_path / "run")
 
 
-class Broken(Federation):
-    """A federation in which one client fails as told."""
+def break_client(monkeypatch: pytest.MonkeyPatch, victim: int) -> None:
+    """Let one client fail whenever it trains."""
+    train = Host.train
 
-    victims: dict[int, str]
-
-    def train(self, download: Any, memory: Any) -> Any:
-        how = self.victims.get(download.client)
-        if how == "raise":
+    def broken(self: Host, download: Any, memory: Any) -> Any:
+        if download.client == victim:
             raise ClientError("its disk is on fire")
-        update, memory = super().train(download, memory)
-        return update, memory
+        return train(self, download, memory)
 
-
-def break_clients(monkeypatch: pytest.MonkeyPatch, victims: dict[int, str]) -> None:
-    Broken.victims = victims
-    monkeypatch.setattr("fedcue.rounds.loop.Federation", Broken)
+    monkeypatch.setattr(Host, "train", broken)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -206,7 +201,7 @@ def test_a_failing_client_is_named_and_left_out(
     finished: fedcue.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     victim = finished.rounds[0]["clients"][0]
-    break_clients(monkeypatch, {victim: "raise"})
+    break_client(monkeypatch, victim)
     result = fedcue.run(small(f"workers={workers}"), tmp_path / "run")
     failure = result.rounds[0]["failures"][0]
     assert failure == {
@@ -219,7 +214,7 @@ def test_a_round_with_too_few_updates_is_drawn_again(
     finished: fedcue.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = finished.rounds[0]["clients"][0]
-    break_clients(monkeypatch, {victim: "raise"})
+    break_client(monkeypatch, victim)
     result = fedcue.run(small("min_updates=2", "heldout=0", "clients_per_round=2"), tmp_path / "run")
     for record in result.rounds:
         assert victim not in record["clients"]

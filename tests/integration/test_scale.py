@@ -12,11 +12,11 @@ import torch
 from support import SMALL
 
 import fedcue
+from fedcue.clients.federation import load_federation
 from fedcue.plan.dry_run import plan
-from fedcue.rounds.executor import Executor, WAITING
-from fedcue.clients.federation import Federation
 from fedcue.report.page import render
 from fedcue.report.runs import read_run
+from fedcue.rounds.executor import WAITING, Executor
 from fedcue.types import ClientMemory, Download
 
 DRAWN = [
@@ -44,10 +44,10 @@ def test_only_the_sampled_clients_are_tested_and_described(finished: fedcue.Resu
 
 def test_shared_images_are_kept_once(finished: fedcue.Result) -> None:
     assert finished.summary["frozen_cache"] == "projected"
-    federation = Federation(fedcue.configure("default", DRAWN))
-    assert len(federation.cache.images) == len(federation.dataset)
-    view = federation.cache.view(federation.clients[99_999].train)
-    computed = federation.cache.compute(view.slots)
+    federation = load_federation(fedcue.configure("default", DRAWN))
+    assert len(federation.host.frozen.images) == len(federation.dataset)
+    view = federation.host.frozen.view(federation.clients[99_999].train)
+    computed = federation.host.frozen.compute(view.slots)
     torch.testing.assert_close(view.prefix(torch.arange(len(view.slots))).tokens, computed.tokens)
 
 
@@ -63,8 +63,8 @@ def test_the_page_shows_a_run_with_a_sample_of_clients(finished: fedcue.Result) 
 
 
 def test_only_a_few_downloads_wait_however_many_clients_a_round_has() -> None:
-    federation = Federation(fedcue.configure("default", [*SMALL, "method=head"]))
-    tensors = federation.method.initial(federation.setting, 0)
+    federation = load_federation(fedcue.configure("default", [*SMALL, "method=head"]))
+    tensors = federation.roster.table.first(0)
     made = 0
 
     def jobs() -> Iterator[tuple[Download, ClientMemory]]:
@@ -82,6 +82,6 @@ def test_only_a_few_downloads_wait_however_many_clients_a_round_has() -> None:
 def test_a_run_of_a_million_clients_can_be_planned() -> None:
     settings = [*DRAWN, "partition.clients=1000000"]
     planned = plan(fedcue.configure("default", settings), gflops=50.0)
-    assert planned.people.clients == 1_000_000
-    assert planned.people.train_images == 20_000_000
+    assert planned.population.clients == 1_000_000
+    assert planned.population.train_images == 20_000_000
     assert planned.memory.pixels == 200 * 3 * 32**2, "every image once, whoever shares it"

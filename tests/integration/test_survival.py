@@ -18,10 +18,10 @@ from support import SMALL
 
 import fedcue
 from fedcue.errors import FedcueError, Interrupted, RunFolderError
-from fedcue.rounds.executor import Executor
 from fedcue.record.checkpoint import Checkpoints
 from fedcue.record.folder import RunFolder, read_metrics
 from fedcue.registry import METHODS
+from fedcue.rounds.executor import Executor
 
 KILLS = {name: 20 if name == "pep" else 3 for name in METHODS.builtin}
 

@@ -10,11 +10,12 @@ from support import SMALL
 
 import fedcue
 from fedcue.errors import ConfigError
-from fedcue.rounds.transport import Transport
+from fedcue.methods.cue import Cue
 from fedcue.methods.pep import PEP
+from fedcue.rounds.transport import Traffic, Wire
 from fedcue.types import Download, Sizes, Update, count_floats
 
-CIFAR = Setting(classes=100, width=768, depth=12, patch=16, clients=100)
+CIFAR = Sizes(classes=100, width=768, depth=12, patch=16, clients=100)
 
 
 def config(*overrides: str) -> fedcue.RunConfig:
@@ -47,38 +48,44 @@ def test_a_method_without_class_rows_sends_the_same_either_way(tmp_path: Path) -
 def test_sparse_floats_on_cifar_100_with_ten_classes() -> None:
     """The figures of the design: 108,288 floats up, and down only what changed."""
     method = PEP()
-    transport = Transport(config("transport=sparse"))
+    table = method.table(CIFAR)
+    transport = Wire(config("transport=sparse"), table)
     holds = torch.zeros(100, dtype=torch.bool)
     holds[:10] = True
     centroids = torch.zeros(3, 100, 768)
-    transport.learn(Update(0, 500, {"centroids": centroids, "holds": holds}))
+    transport.first_reply(Update(0, 500, {"centroids": centroids, "holds": holds}))
     tensors = {
-        **method.initial(CIFAR, 0),
+        **table.first(0),
         "prototypes": centroids,
         "has_prototype": torch.ones(100, dtype=torch.bool),
     }
-    trained = {name: tensors[name] for name in method.shared()}
-    message, received = transport.upload(
-        Update(0, 500, {**trained, "centroids": centroids, "holds": holds}), tensors
-    )
-    assert count_floats(message.tensors) == 108_288
+    trained = {name: tensors[name] for name in table.trained}
+    transport.traffic = Traffic()
+    received = transport.upload(Update(0, 500, {**trained, "centroids": centroids, "holds": holds}), tensors)
+    assert transport.traffic.upload_floats == 108_288
     assert all(torch.equal(received.tensors[name], tensors[name]) for name in trained)
     transport.changed = 1
-    first, made = transport.download(Download(0, 1, 0, tensors))
-    assert count_floats(first.tensors) == 76_800 + 768 + 7_680 + 23_040
+
+    def sent(number: int) -> int:
+        transport.traffic = Traffic()
+        made = transport.download(Download(0, number, 0, tensors))
+        assert made.tensors.keys() == tensors.keys()
+        return transport.traffic.download_floats
+
+    first = sent(1)
+    assert first == 76_800 + 768 + 7_680 + 23_040
+    made = transport.download(Download(0, 1, 0, tensors))
     assert torch.equal(made.tensors["class_prompts"][:10], tensors["class_prompts"][:10])
-    second, _ = transport.download(Download(0, 2, 0, tensors))
-    assert count_floats(second.tensors) == 76_800 + 768 + 7_680, "unchanged prototypes are not sent again"
+    assert sent(2) == 76_800 + 768 + 7_680, "unchanged prototypes are not sent again"
     transport.note_changes({**tensors}, {**tensors, "prototypes": centroids + 1}, 3)
-    third, _ = transport.download(Download(0, 3, 0, tensors))
-    assert count_floats(third.tensors) == count_floats(first.tensors)
+    assert sent(3) == first
 
 
 def test_an_unknown_client_is_sent_everything() -> None:
-    transport = Transport(config("transport=sparse"))
-    tensors = PEP().initial(CIFAR, 0)
-    message, _ = transport.download(Download(7, 0, 0, tensors))
-    assert count_floats(message.tensors) == count_floats(tensors)
+    table = PEP().table(CIFAR)
+    transport, tensors = Wire(config("transport=sparse"), table), table.first(0)
+    transport.download(Download(7, 0, 0, tensors))
+    assert transport.traffic.download_floats == count_floats(tensors)
 
 
 def test_half_precision_halves_the_bytes(tmp_path: Path) -> None:
@@ -90,12 +97,10 @@ def test_half_precision_halves_the_bytes(tmp_path: Path) -> None:
 
 
 def test_numbers_too_large_for_half_precision_travel_whole() -> None:
-    transport = Transport(config("transport.dtype=float16", "method=cue"))
+    transport = Wire(config("transport.dtype=float16", "method=cue"), Cue().table(CIFAR))
     sent = {"small": torch.tensor([1.5]), "large": torch.tensor([1e6]), "counts": torch.tensor([7])}
-    message, received = transport.upload(Update(0, 1, sent), {})
-    assert [tensor.dtype for tensor in message.tensors.values()] == [
-        torch.float16, torch.float32, torch.int64
-    ]  # fmt: skip
+    received = transport.upload(Update(0, 1, sent), {})
+    assert transport.traffic.upload_bytes == 2 + 4 + 8
     assert all(torch.equal(received.tensors[name], sent[name]) for name in sent)
 
 

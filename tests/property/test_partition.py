@@ -7,13 +7,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedcue.data.client import choose_heldout, make_clients
+from fedcue.data.apportion import deal, largest_remainder, spread, stratified
+from fedcue.data.clients import choose_heldout, make_clients
 from fedcue.data.dataset import Dataset
-from fedcue.data.dirichlet import fill
+from fedcue.data.image_sources import NoImages
 from fedcue.data.partition import IID, ByDomain, Dirichlet, LabelSkew, Natural, Partition, Pathological
-from fedcue.data.sampling import deal, largest_remainder, stratified
-from fedcue.data.shares import draw_owners
-from fedcue.data.sources import NoImages
+from fedcue.data.partition.dirichlet import fill
+from fedcue.data.partition.pathological import draw_owners
 from fedcue.errors import PartitionError
 from fedcue.rng import rng
 
@@ -172,11 +172,37 @@ def test_natural_clients_get_their_own_images(owners: list[int], seed: int) -> N
     except PartitionError:
         assume(False)
     for name, train, test in zip(partition.names, partition.train, partition.test, strict=True):
-        assert np.all(whose[np.concatenate([train, test])] == "abcdef".index(name))
+        assert np.all(whose[train] == "abcdef".index(name))
+        assert set(whose[test].tolist()) <= {"abcdef".index(name), -1}
         assert len(train) >= 2
         assert len(test) >= 1
         assert not dataset.is_test[train].any()
         assert dataset.is_test[test].all()
+    used = np.concatenate(partition.test)
+    assert len(np.unique(used)) == len(used)
+    assert np.isin(np.flatnonzero(dataset.is_test & (whose < 0)), used).all()
+
+
+@SETTINGS
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=60),
+    st.lists(st.integers(0, 4), min_size=60, max_size=60),
+    st.floats(0.05, 0.95),
+    seeds,
+)
+def test_test_images_split_off_an_owner_are_of_classes_it_trains_on(
+    owners: list[int], labels: list[int], share: float, seed: int
+) -> None:
+    owner, label = np.array(owners), np.array(labels[: len(owners)])
+    chosen = spread(owner, label, share, rng(seed, "spread"))
+    left = np.delete(np.arange(len(owner)), chosen)
+    assert set(zip(owner[chosen], label[chosen], strict=True)) <= set(
+        zip(owner[left], label[left], strict=True)
+    )
+    for one in np.unique(owner):
+        mine = owner == one
+        spare = mine.sum() - len(np.unique(label[mine]))
+        assert (owner[chosen] == one).sum() <= min(spare, np.ceil(share * mine.sum()) + 1)
 
 
 @SETTINGS

@@ -8,6 +8,7 @@ lower end of a confidence interval of what was measured must respect the bound.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,17 +16,28 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, kstest
-from tiny_federation import TinyFederation
+from support.tables import table_of
+from support.tiny_federation import TinyFederation
 from torch import Tensor
 
-from fedcue.privacy.accounting import Ledger
-from fedcue.aggregate.mean import sum_updates
-from fedcue.privacy.mechanisms import DifferentialPrivacy, PaperNoise, clipped
+from fedcue.aggregate.mean import PlainAdding, Sums
 from fedcue.methods.pep import PEP
-from fedcue.types import ClientMemory, ServerState, Update
+from fedcue.methods.tensors import reply as replied
+from fedcue.methods.tensors import trained as trained_spec
+from fedcue.methods.tensors import zeros
+from fedcue.privacy.accounting import Ledger
+from fedcue.privacy.mechanisms import DifferentialPrivacy, PaperNoise, clipped
+from fedcue.privacy.stream import NoiseStream
+from fedcue.types import ServerState, Update
 
 CLASSES, LAYERS, WIDTH = 4, 3, 5
-KINDS = {"head": "shared", "prompts": "shared", "centroids": "class_sums", "holds": "class_counts"}
+TABLE = table_of(
+    trained_spec("head", (CLASSES, WIDTH), zeros),
+    trained_spec("prompts", (2, WIDTH), zeros),
+    replied("centroids", (LAYERS, CLASSES, WIDTH), "class_sums", returned=True),
+    replied("holds", (CLASSES,), "class_counts", returned=True),
+)
+KINDS = TABLE.kinds
 SENT = {"head": torch.ones(CLASSES, WIDTH), "prompts": torch.zeros(2, WIDTH)}
 SEEDS = st.integers(0, 2**31)
 
@@ -34,11 +46,25 @@ def stream(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def noise(seed: int) -> Callable[[], NoiseStream]:
+    """Return what makes a stream of noise; calls go on in one stream."""
+    made = NoiseStream.simulated(seed)
+    return lambda: made
+
+
 def statistics(privacy, vectors: Tensor, labels: Tensor, generator=None) -> dict[str, Tensor]:
-    sums = privacy.class_sums(CLASSES, generator or stream(0))
+    sums = privacy.class_sums(CLASSES, generator or noise(0))
     for part in torch.arange(len(labels)).split(3):
         sums.add(vectors[part], labels[part])
     return sums.reply()
+
+
+def added_up(privacy, reference, generator, *updates: Update) -> Sums:
+    """Return the sums that a server makes of updates."""
+    adding = privacy.adding(PlainAdding(Sums(TABLE)), reference, TABLE, generator)
+    for update in updates:
+        adding.add(update)
+    return adding.sums()
 
 
 def trained(seed: int, size: float) -> Update:
@@ -81,14 +107,14 @@ def test_the_bound_on_sums_and_counts_is_reached():
 @given(SEEDS, SEEDS, st.floats(1e-3, 1e3), st.floats(1e-3, 10))
 @settings(max_examples=100, deadline=None)
 def test_updates_of_any_two_datasets_are_within_twice_the_clip(first, second, size, clip):
-    one, two = (clipped(trained(seed, size), SENT, KINDS, clip).tensors for seed in (first, second))
+    one, two = (clipped(trained(seed, size), SENT, TABLE, clip).tensors for seed in (first, second))
     distance = math.sqrt(sum(float((one[name] - two[name]).square().sum()) for name in SENT))
     assert distance <= 2 * clip * (1 + 1e-9)
 
 
 def test_short_changes_are_not_clipped():
     update = trained(0, 1e-3)
-    after = clipped(update, SENT, KINDS, 1.0).tensors
+    after = clipped(update, SENT, TABLE, 1.0).tensors
     for name in SENT:
         torch.testing.assert_close(after[name].float(), update.tensors[name])
 
@@ -99,7 +125,7 @@ def test_short_changes_are_not_clipped():
 def test_every_class_is_released_whether_the_client_has_it_or_not():
     privacy = DifferentialPrivacy(where="local", noise=1.0)
     reply = statistics(privacy, torch.randn(6, LAYERS, WIDTH), torch.zeros(6, dtype=torch.int64))
-    sent = privacy.leave(Update(0, 6, reply), {}, KINDS, stream(1)).tensors
+    sent = privacy.leave(Update(0, 6, reply), {}, TABLE, noise(1)).tensors
     assert (sent["centroids"] != 0).all()
     assert (sent["holds"] != 0).all()
 
@@ -107,15 +133,14 @@ def test_every_class_is_released_whether_the_client_has_it_or_not():
 @pytest.mark.parametrize("where", ["central", "local"])
 def test_the_training_loss_stays_at_the_client(where):
     privacy = DifferentialPrivacy(where=where, noise=1.0)
-    assert privacy.leave(trained(0, 1.0), SENT, KINDS, stream(1)).loss is None
+    assert privacy.leave(trained(0, 1.0), SENT, TABLE, noise(1)).loss is None
 
 
 def test_rare_and_absent_classes_are_dropped_after_the_noise():
     privacy = DifferentialPrivacy(noise=0.5, radius=1.0)
     labels = torch.tensor([0] * 50 + [1] * 1)
     reply = statistics(privacy, torch.randn(51, LAYERS, WIDTH), labels)
-    combine = privacy.combiner(sum_updates, {}, KINDS, stream(3))
-    sums = combine([Update(0, 51, reply)], plain=("centroids", "holds"))
+    sums = added_up(privacy, {}, noise(3), Update(0, 51, reply))
     assert (sums.total("holds") > 0).tolist() == [True, False, False, False]
     assert torch.equal(sums.total("centroids")[:, 1:], torch.zeros(LAYERS, CLASSES - 1, WIDTH))
 
@@ -125,14 +150,13 @@ def test_rare_and_absent_classes_are_dropped_after_the_noise():
 
 def noise_of(privacy, seed: int) -> dict[str, Tensor]:
     """Return the noise of one release, in units of its stated deviation."""
-    update = clipped(trained(0, 1.0), SENT, KINDS, privacy.clip)
+    update = clipped(trained(0, 1.0), SENT, TABLE, privacy.clip)
     reply = statistics(privacy, torch.zeros(200, LAYERS, WIDTH), torch.arange(200) % CLASSES)
     update = Update(0, 10, {**update.tensors, **reply})
     if privacy.where == "local":
-        noisy = privacy.leave(update, SENT, KINDS, stream(seed)).tensors
+        noisy = privacy.leave(update, SENT, TABLE, noise(seed)).tensors
     else:
-        combine = privacy.combiner(sum_updates, SENT, KINDS, stream(seed))
-        noisy = combine([update], plain=("centroids", "holds")).tensors
+        noisy = added_up(privacy, SENT, noise(seed), update).tensors
     return {
         name: (noisy[name] - update.tensors[name])
         / (privacy.noise * privacy.sensitivity(KINDS[name], update.tensors[name]))
@@ -156,7 +180,7 @@ def test_paper_noise_is_laplace_of_the_papers_scale():
     labels = torch.zeros(8, dtype=torch.int64)
     distances = (vectors - vectors.mean(0)).abs().sum(-1).amax(0)  # [L]
     scale = 2 * distances / 8 / 0.2
-    releases = [statistics(privacy, vectors, labels, stream(seed))["centroids"] for seed in range(300)]
+    releases = [statistics(privacy, vectors, labels, noise(seed))["centroids"] for seed in range(300)]
     units = (torch.stack(releases)[:, :, 0] - vectors.mean(0)) / scale[:, None]
     assert kstest(units.flatten().numpy(), "laplace").pvalue > 1e-4
     assert not torch.stack(releases)[:, :, 1:].any()  # absent classes are exact zeros
@@ -199,8 +223,8 @@ def test_the_best_attack_on_dp_statistics_stays_below_the_stated_epsilon():
     for sign in (1, -1):
         reply = statistics(privacy, sign * record, torch.tensor([1]))
         update = Update(0, 1, reply)
-        generator = stream(7 + sign)
-        noisy = [privacy._noisy(update.tensors, KINDS, generator)["centroids"] for _ in range(8_000)]
+        generator = noise(7 + sign)()
+        noisy = [privacy.noisy(update.tensors, TABLE, generator)["centroids"] for _ in range(8_000)]
         scores.append(torch.stack(noisy)[:, :, 1, 0].sum(1))  # the log likelihood ratio, up to scale
     spent = Ledger()
     spent.add([0], 1)
@@ -215,11 +239,11 @@ def test_the_best_attack_on_dp_updates_stays_below_the_stated_epsilon():
     scores = []
     for sign in (1, -1):
         update = Update(0, 10, {name: tensor + sign * 9.0 for name, tensor in SENT.items()})
-        combine = privacy.combiner(sum_updates, SENT, KINDS, stream(17 + sign))
+        generator = noise(17 + sign)
         total = torch.zeros(4_000, dtype=torch.float64)
         for trial in range(len(total)):
             for _ in range(2):
-                sums = combine([update])
+                sums = added_up(privacy, SENT, generator, update)
                 total[trial] += sum(float((sums.tensors[n] - SENT[n]).sum()) for n in SENT)
         scores.append(total)
     spent = Ledger()
@@ -231,7 +255,7 @@ def test_the_best_attack_on_dp_updates_stays_below_the_stated_epsilon():
 
 @pytest.mark.parametrize("images", [2, 20])
 def test_the_papers_noise_violates_the_epsilon_it_claims(images):
-    """Equal images have no spread, so that they are sent as they are; with another one they are not.
+    """Equal images have no spread: they are sent as they are; with another one they are not.
 
     One upload exceeds 0.2, and even the 3.6 that three layers and six uploads would add up to.
     """
@@ -241,7 +265,7 @@ def test_the_papers_noise_violates_the_epsilon_it_claims(images):
     other[0] += 1.0
     labels = torch.zeros(images, dtype=torch.int64)
     centroids = [
-        torch.stack([statistics(privacy, data, labels, stream(s))["centroids"][:, 0] for s in range(600)])
+        torch.stack([statistics(privacy, data, labels, noise(s))["centroids"][:, 0] for s in range(600)])
         for data in (equal, other)
     ]
     exact, noisy = (int((released == 1.0).all((1, 2)).sum()) for released in centroids)
@@ -262,14 +286,17 @@ def test_another_class_of_one_record_moves_peps_centroids_by_no_more_than_one_un
     state = tiny.start()
     rows = torch.randn(state.tensors["prototypes"].shape, generator=stream(seed))
     state = ServerState(0, {**state.tensors, "prototypes": rows})
-    visit = replace(tiny.visit(0), class_sums=lambda classes: privacy.class_sums(classes, stream(0)))
-    visit = replace(visit, hide_priors=privacy.hide_priors)
+    visit = replace(
+        tiny.client(0),
+        class_sums=lambda classes: privacy.class_sums(classes, noise(0)),
+        hide_priors=privacy.hide_priors,
+    )
 
     def centroids(labels: Tensor) -> dict[str, Tensor]:
         priors = torch.bincount(labels, minlength=CLASSES) / len(labels)
         samples = replace(visit.samples, labels=labels, log_priors=priors.log())
-        download = tiny.method.download(state, 0, 0)
-        update, _ = tiny.method.update(replace(visit, samples=samples), download, ClientMemory())
+        at_work = replace(visit, samples=samples, log_priors=priors.log())
+        update = tiny.method.update(at_work, tiny.method.download(state, 0, visit.sizes, 0))
         return {name: update.tensors[name].double() for name in ("centroids", "holds")}
 
     labels = visit.samples.labels

@@ -17,7 +17,7 @@ from fedcue.cli.grid_output import Manner, print_wide, report, rich_table
 if TYPE_CHECKING:
     from fedcue.grid.cells import Cell
     from fedcue.grid.compare import Asked
-    from fedcue.report.tables import Comparison
+    from fedcue.report.comparison import Comparison
 
 Recipes = Annotated[
     list[str] | None,
@@ -75,6 +75,9 @@ def compare(
             "--target", min=0, max=1, help="Mean accuracy to reach.", show_default="the recipe's, or 0.8"
         ),
     ] = None,
+    percentiles: Annotated[
+        bool, typer.Option("--percentiles", help="Show the 5th, 10th and 15th percentile of the clients.")
+    ] = False,
     jobs: Jobs = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would be run and how long it takes; run nothing.")
@@ -101,7 +104,7 @@ def compare(
     from fedcue.grid.compare import asked_for
 
     asked = asked_for(settings or [], methods, seeds, variant, target)
-    manner = Manner(Console(stderr=as_json, soft_wrap=True), jobs, overwrite, quiet, as_json)
+    manner = Manner(Console(stderr=as_json, soft_wrap=True), jobs, overwrite, quiet, as_json, percentiles)
     if table is not None:
         compare_table.run(asked, table, out, manner, dry_run=dry_run)
         return
@@ -127,7 +130,7 @@ def _run(
     from fedcue.cli.grid_progress import GridProgress
     from fedcue.grid.compare import check_earlier_table
     from fedcue.grid.execute import finished, run_grid
-    from fedcue.report import tables
+    from fedcue.report.comparison import compare_runs
 
     if not manner.overwrite:
         for name, some in cells.items():
@@ -136,7 +139,7 @@ def _run(
     with GridProgress(manner.console, manner.silent) as progress:
         problems = run_grid(together, progress, at_once=manner.jobs, overwrite=manner.overwrite)
     for one in asked:
-        comparison = tables.compare(finished(cells[one.name]), one.target)
+        comparison = compare_runs(finished(cells[one.name]), one.target, manner.percentiles)
         comparison.write(folders[one.name])
         if manner.as_json:
             typer.echo(json.dumps({"folder": str(folders[one.name]), **comparison.plain()}))

@@ -33,13 +33,12 @@ def figure(
 
       fedcue figure cost-to-target runs/compare-default --target 0.83 --out cost.csv
     """
-    from fedcue.report.catalogue import build
-    from fedcue.report.draw import save
+    from fedcue.report.figures.catalogue import build
+    from fedcue.report.figures.draw import save
+    from fedcue.report.groups import group_runs
     from fedcue.report.runs import need_runs
-    from fedcue.report.series import series_of
 
-    series = series_of(need_runs(runs))
-    drawn = build(name, series, target=target, classes=classes)
+    drawn = build(name, group_runs(need_runs(runs)), target=target, classes=classes)
     path = out or Path(f"{drawn.name}.png")
     save(drawn, path)
     console = Console(soft_wrap=True)

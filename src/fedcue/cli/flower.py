@@ -24,6 +24,10 @@ def init(
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Number of nodes.")] = 3,
     host: Annotated[str, typer.Option("--host", help="The server's name or address.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="The server's port.")] = 8000,
+    superlink_port: Annotated[
+        int,
+        typer.Option("--superlink-port", min=1, max=65535, help="Flower's port, on loopback only."),
+    ] = 8001,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Without TLS and without keys: for tests on one machine only.")
     ] = False,
@@ -33,15 +37,15 @@ def init(
     Repeated with more nodes, it adds the missing ones.
     """
     _need_flower()
-    from fedcue.flower.deployment import Layout
     from fedcue.flower.deployment import init as write
+    from fedcue.flower.layout import Layout
 
     recipe, overrides = split_settings(settings)
-    written = write(Layout(folder, nodes, recipe, tuple(overrides), host, port, insecure))
+    written = write(Layout(folder, nodes, recipe, tuple(overrides), host, port, superlink_port, insecure))
     console = Console(soft_wrap=True)
     if insecure:
         Console(stderr=True, soft_wrap=True).print(
-            "[red]insecure:[/] anybody who reaches the server can read what is sent and take part."
+            "[red]insecure:[/] whoever uses this machine can read what is sent, take part and start runs."
         )
     for path in written:
         console.print(f"wrote {path}", highlight=False)

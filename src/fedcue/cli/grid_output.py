@@ -25,6 +25,7 @@ class Manner:
     overwrite: bool = False
     quiet: bool = False
     as_json: bool = False
+    percentiles: bool = False
 
     @property
     def silent(self) -> bool:

@@ -16,6 +16,7 @@ from fedcue.errors import printable
 
 if TYPE_CHECKING:
     from fedcue.config.settings import RunConfig
+    from fedcue.data.partition import Partition
     from fedcue.report.partition_map import PartitionMap
 
 
@@ -41,7 +42,7 @@ def partition(
 
     recipe, overrides = split_settings(settings, seed)
     config = load(recipe, overrides)
-    shared, described = _share(config)
+    shared, parts, described = _share(config)
     files = [] if out is None else shared.write(out)
     facts = {
         "title": shared.title,
@@ -54,6 +55,7 @@ def partition(
         "classes_per_client": _spread(np.count_nonzero(shared.train, 1)),
         "clients_per_class": _spread(np.count_nonzero(shared.train, 0)),
         "from_description": described,
+        "notes": parts.notes,
         "files": [str(file) for file in files],
     }
     if as_json:
@@ -61,13 +63,15 @@ def partition(
         return
     console = Console(soft_wrap=True)
     _show(console, shared, facts)
+    for note in parts.notes:
+        console.print(escape(printable(note)), highlight=False)
     for file in files:
         console.print(f"written {file}", highlight=False)
 
 
-def _share(config: RunConfig) -> tuple[PartitionMap, bool]:
+def _share(config: RunConfig) -> tuple[PartitionMap, Partition, bool]:
     """Share the data of a configuration out and count it."""
-    from fedcue.data.sources import only_outlined
+    from fedcue.data.image_sources import only_outlined
     from fedcue.report.partition_map import PartitionMap
     from fedcue.rng import rng
 
@@ -78,11 +82,12 @@ def _share(config: RunConfig) -> tuple[PartitionMap, bool]:
         np.stack([np.bincount(dataset.labels[indices], minlength=classes) for indices in part])
         for part in (parts.train, parts.test)
     )
-    options = config.partition.model_dump(exclude_none=True)
+    options = config.partition.model_dump(exclude_none=True, exclude={"own_clients"})
     detail = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in options.items())
-    title = f"{dataset.name}, {config.partition.name} ({detail}), seed {config.seed}"
+    rule = "its own clients" if parts.instead_of else f"{parts.rule} ({detail})"
+    title = f"{dataset.name}, {rule}, seed {config.seed}"
     shared = PartitionMap(title, parts.names, parts.domains, dataset.classes, train, test)
-    return shared, only_outlined(dataset.images)
+    return shared, parts, only_outlined(dataset.images)
 
 
 def _spread(values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[str, float]:

@@ -27,8 +27,8 @@ def predict(
     import torch
 
     from fedcue.after.predict import load
-    from fedcue.data.images import decode
-    from fedcue.data.sources import FileImages
+    from fedcue.data.decode import decode
+    from fedcue.data.image_sources import FileImages
     from fedcue.errors import ConfigError
 
     if client is not None and priors is not None:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from fedcue.clients.host import Host, tested_part
 from fedcue.clients.roster import Roster
 from fedcue.config.settings import RunConfig
-from fedcue.data.client import Clients, make_clients
+from fedcue.data.clients import Clients, make_clients
 from fedcue.data.dataset import Dataset
-from fedcue.data.store import PixelStore, decode_images
+from fedcue.data.pixels import PixelStore, decode_images
 from fedcue.errors import ConfigError
 from fedcue.model.backbone import load_backbone
 from fedcue.model.frozen_cache import FrozenCache, Level
@@ -56,9 +56,9 @@ class Federation:
         groups: list[list[int]] = []
         images = 0
         for client in self.roster.tested():
-            if client in without:
-                continue
             size = self.host.test_size(client)
+            if client in without or not size:
+                continue
             full = images + size > self.config.evaluation.chunk
             if self.host.table.kept or not groups or full:
                 groups.append([])
@@ -126,7 +126,7 @@ def load_model(config: RunConfig) -> PromptedViT:
     if config.precision == "bfloat16" and not has_bfloat16(config.device):
         log.warning("This processor has no bfloat16: precision=bfloat16 is emulated, slower than float32.")
     backbone = load_backbone(config.backbone.name, config.backbone.image_size)
-    return PromptedViT(backbone.to(config.device), config.precision)
+    return PromptedViT(backbone.to(config.device), config.precision, config.backbone.feature_norm)
 
 
 def check_device(device: str) -> None:

@@ -13,16 +13,21 @@ KEYS = (
 )  # fmt: skip
 """Accuracies in percent; then what the target took: rounds, floats that one client received, seconds."""
 
-DOMAIN = "domain:"
+DOMAIN = "domain_"
 """Begins the keys of accuracies on one domain."""
+
+NOT_REACHED = "not_reached"
+"""Says that rounds, floats and seconds did not suffice for the target."""
 
 
 def check_paper(recipe: str, table: Any) -> None:
     """Refuse a ``[paper]`` table with a key that nothing reads, or with something that is no number."""
     for place, value in _numbers(recipe, "paper", table):
         key = place.rpartition(".")[2]
+        if key == NOT_REACHED and value is True:
+            continue
         if key not in KEYS and not key.startswith(DOMAIN):
-            message = unknown("key", key, [*KEYS, f"{DOMAIN}NAME"])
+            message = unknown("key", key, [*KEYS, f"{DOMAIN}NAME", NOT_REACHED])
             raise ConfigError(f"[{place.rpartition('.')[0]}] of recipe {recipe!r}: {message}")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"{place}={shown(value)} of recipe {recipe!r} must be a number.")

@@ -18,7 +18,7 @@ from typing import Literal, cast
 from pydantic.fields import FieldInfo
 
 from fedcue.config.sections import CommonSettings
-from fedcue.data.dataset import DataOptions
+from fedcue.data.options import DataOptions
 from fedcue.registry import Options
 
 Scope = Literal["result", "course", "test", "view", "weights", "machine", "seed"]

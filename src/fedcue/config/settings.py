@@ -6,7 +6,7 @@ from pydantic import SerializeAsAny
 
 from fedcue.aggregate.robust import Aggregation
 from fedcue.config.sections import CommonSettings
-from fedcue.data.dataset import DataOptions
+from fedcue.data.options import DataOptions
 from fedcue.data.partition import PartitionOptions
 from fedcue.methods.base import Method
 from fedcue.privacy.mechanisms import Privacy

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from fedcue.data.client import ClientData, drop_images, make_clients
-from fedcue.data.dataset import DataOptions, Dataset, ImageSource
+from fedcue.data.clients import ClientData, drop_images, make_clients
+from fedcue.data.dataset import Dataset, ImageSource
+from fedcue.data.options import DataOptions
 from fedcue.data.partition import Partition, PartitionOptions
 
 __all__ = [

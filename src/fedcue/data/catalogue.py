@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass
+from importlib import resources
 
 import numpy as np
 
 from fedcue.data.dataset import Dataset
-from fedcue.data.sources import NoImages
+from fedcue.data.image_sources import NoImages
 from fedcue.errors import DataError, unknown
 
 DOMAINNET_TEN = (
@@ -23,6 +25,18 @@ DOMAINNET_TEN = (
     "zebra",
 )
 """The ten classes of DomainNet on which federated learning is usually measured."""
+
+
+OwnerSizes = tuple[tuple[int, int], ...]
+"""Pairs: a number of training images, and how many owners have so many."""
+
+
+def _owner_sizes(file: str) -> OwnerSizes:
+    """Read how many owners have how many training images."""
+    text = (resources.files("fedcue.data") / "facts" / file).read_text(encoding="utf-8")
+    return tuple(
+        (int(row["training_images"]), int(row["users"])) for row in csv.DictReader(text.splitlines())
+    )
 
 
 @dataclass(frozen=True)
@@ -47,27 +61,33 @@ class Description:
     test_split: str | None = None
     domains: tuple[str, ...] = ()
     owners: int = 0
+    owner_sizes: OwnerSizes = ()
     keep: tuple[str, ...] | None = None
     exact: bool = True
     """Whether the numbers of images are counted, not estimated."""
 
     def outline(self) -> Dataset:
         """Return a dataset of this size without images, its classes evenly spread, to plan a run with."""
-        number = self.train + self.test
-        position = np.arange(number)
-        owner = position * self.owners // number
-        labels = position % self.classes if not self.owners else (10 * owner + position % 10) % self.classes
+        owner = np.repeat(np.arange(self.owners), self._train_sizes())
+        train = len(owner) if self.owners else self.train
+        position = np.arange(train + self.test)
+        labels = position % self.classes
+        labels[: len(owner)] = (10 * owner + position[: len(owner)] % 10) % self.classes
         return Dataset(
             name=self.name,
             classes=self.keep or tuple(str(label) for label in range(self.classes)),
             labels=labels,
-            is_test=position >= self.train,
-            images=NoImages(self.name, number),
+            is_test=position >= train,
+            images=NoImages(self.name, len(position)),
             domains=position // self.classes % len(self.domains) if self.domains else None,
             domain_names=self.domains,
-            owners=owner if self.owners else None,
+            owners=np.r_[owner, np.full(self.test, -1)] if self.owners else None,
             owner_names=tuple(f"user-{number}" for number in range(self.owners)),
         )
+
+    def _train_sizes(self) -> list[int]:
+        """Return how many training images each owner has."""
+        return [size for size, owners in self.owner_sizes for _ in range(owners)]
 
 
 _ALL = (
@@ -179,15 +199,17 @@ _ALL = (
         name="inaturalist",
         summary="iNaturalist-User-120k: species photographed by users, one client per user",
         classes=1_203,
-        train=100_000,
-        test=0,
+        train=120_300,
+        test=35_641,
         pixels="various, up to 800",
         licence="chosen by each photographer; non-commercial research",
         source="https://github.com/visipedia/inat_comp/tree/master/2017 and "
         "https://github.com/google-research/google-research/tree/master/federated_vision_datasets",
         layouts=("parquet", "inaturalist"),
         client="user_id",
-        owners=1_018,
+        test_split="test",
+        owners=9_275,
+        owner_sizes=_owner_sizes("inaturalist_user_sizes.csv"),
         exact=False,
     ),
 )

@@ -9,8 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedcue.data.dataset import DataOptions, Dataset
-from fedcue.data.images import decode
+from fedcue.data.dataset import Dataset
+from fedcue.data.decode import decode
+from fedcue.data.options import DataOptions
 from fedcue.errors import DataError
 
 Kind = Literal["unreadable image", "empty class", "client without test images", "duplicate"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import tomli_w
@@ -13,9 +11,9 @@ from fedcue import __version__
 from fedcue.config.layers import load
 from fedcue.errors import RunFolderError
 from fedcue.flower.certificates import write_ca, write_node_key, write_server_certificate
+from fedcue.flower.layout import CONNECTION, Layout, address, check
+from fedcue.flower.scripts import GATE, write_node_script, write_server_scripts
 
-CONNECTION = "fedcue"
-QUIET = "export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 UV_OFFLINE=1"
 APP = '''"""Hands Flower the two halves of fedcue, which is installed on every machine."""
 
 from fedcue.flower.client_app import app as client_app
@@ -25,30 +23,9 @@ __all__ = ["client_app", "server_app"]
 '''
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What a deployment is made for."""
-
-    folder: Path
-    nodes: int
-    recipe: str
-    settings: tuple[str, ...]
-    host: str = "127.0.0.1"
-    port: int = 8000
-    insecure: bool = False
-
-    @property
-    def server(self) -> Path:
-        """Everything the server's machine needs."""
-        return self.folder / "server"
-
-    def node(self, number: int) -> Path:
-        """Everything the machine of one node needs; nodes are counted from 1."""
-        return self.folder / f"node-{number}"
-
-
 def init(layout: Layout) -> list[Path]:
     """Write a deployment, or the nodes that are missing in one; return the folders written."""
+    check(layout)
     load(layout.recipe, layout.settings)
     written = []
     if not layout.server.exists():
@@ -61,6 +38,11 @@ def init(layout: Layout) -> list[Path]:
         raise RunFolderError(
             f"{layout.folder} is {kind} deployment, and nodes must be like their server. Leave --insecure as "
             "it was, or give an empty folder."
+        )
+    elif not layout.insecure and GATE not in (layout.server / "superlink.sh").read_text():
+        raise RunFolderError(
+            f"{layout.folder} was written without a gate: whoever reaches its server can start runs. Give an "
+            "empty folder, and no longer use this one."
         )
     for number in range(1, layout.nodes + 1):
         if not layout.node(number).exists():
@@ -81,32 +63,14 @@ def _write_server(layout: Layout) -> None:
         write_server_certificate(authority, folder, layout.host)
     (folder / "app" / "pyproject.toml").write_text(tomli_w.dumps(_app(layout)))
     (folder / "app" / "fedcue_app.py").write_text(APP)
-    connection: dict[str, object] = {"address": f"{layout.host}:{layout.port}"}
-    connection |= (
-        {"insecure": True} if layout.insecure else {"root-certificates": str(_absolute(folder / "ca.crt"))}
-    )
+    connection: dict[str, object] = {"address": address(layout.superlink)}
+    if layout.insecure:
+        connection["insecure"] = True
+    else:
+        connection["root-certificates"] = str(_absolute(folder / "ca.crt"))
     config = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
     (folder / "config.toml").write_text(tomli_w.dumps(config))
-    files = "--ssl-ca-certfile ca.crt --ssl-certfile server.pem --ssl-keyfile server.key"
-    trusted = "--insecure" if layout.insecure else f"{files} --enable-supernode-auth"
-    bind = layout.host if layout.host.startswith("127.") or layout.host == "localhost" else "0.0.0.0"
-    _script(
-        folder / "superlink.sh",
-        "The server's SuperLink: nodes and the run connect to it.",
-        f"exec flower-superlink {trusted} --host {bind} --port {layout.port} --database state.db "
-        "--disable-runtime-dependency-installation",
-    )
-    _script(
-        folder / "register.sh",
-        "Admits every node whose public key is in keys/; repeat it after adding one.",
-        f'for key in keys/*.pub; do\n  flwr supernode register "$key" {CONNECTION} '
-        '--name "$(basename "$key" .pub)" || true\ndone',
-    )
-    _script(
-        folder / "run.sh",
-        "Starts the run of app/pyproject.toml, or goes on with it; arguments go to flwr run.",
-        f'exec flwr run app {CONNECTION} --stream "$@"',
-    )
+    write_server_scripts(layout)
 
 
 def _write_node(layout: Layout, number: int) -> None:
@@ -115,16 +79,7 @@ def _write_node(layout: Layout, number: int) -> None:
     if not layout.insecure:
         (folder / "ca.crt").write_bytes((layout.server / "ca.crt").read_bytes())
         write_node_key(folder / "node.key", layout.server / "keys" / f"node-{number}.pub")
-    secure = "--root-certificates ca.crt --auth-supernode-private-key node.key"
-    config = f"partition-id={number - 1} num-partitions={layout.nodes}"
-    _script(
-        folder / "supernode.sh",
-        'This machine\'s SuperNode. For images of its own, add data="/path/to/images" to the config.',
-        f"config='{config}'\n"
-        f"exec flower-supernode {'--insecure' if layout.insecure else secure} "
-        f"--superlink {layout.host}:{layout.port} --host 127.0.0.1 --port {9093 + number} "
-        '--node-config "$config memory=\\"$PWD/memory\\""',
-    )
+    write_node_script(layout, number)
 
 
 def _app(layout: Layout) -> dict[str, object]:
@@ -164,19 +119,3 @@ def _recipe(recipe: str) -> str:
 
 def _absolute(path: Path) -> Path:
     return path.expanduser().absolute()
-
-
-def _script(path: Path, what: str, command: str) -> None:
-    """Write a script that works in its own folder and finds Flower here or on the PATH."""
-    here = shlex.quote(str(Path(sys.executable).parent))
-    lines = [
-        "#!/bin/sh",
-        f"# {what}",
-        "set -eu",
-        'cd "$(dirname "$0")"',
-        f'export FLWR_HOME="$PWD" PATH={here}:"$PATH"',
-        QUIET,
-        command,
-    ]
-    path.write_text("\n".join(lines) + "\n")
-    path.chmod(0o755)

@@ -20,11 +20,13 @@ from fedcue.clients.federation import decode_used, load_model, split
 from fedcue.clients.host import Host, tested_part
 from fedcue.config.layers import resolve
 from fedcue.config.settings import RunConfig
-from fedcue.data.client import ClientData, drop_images, make_clients
-from fedcue.data.dataset import DataOptions, Dataset
-from fedcue.data.named import Parquet, guess
+from fedcue.data.apportion import by_owner
+from fedcue.data.clients import ClientData, drop_images, make_clients
+from fedcue.data.dataset import Dataset
+from fedcue.data.options import DataOptions
 from fedcue.data.partition import Partition
-from fedcue.data.sampling import by_owner
+from fedcue.data.readers.parquet import Parquet
+from fedcue.data.readers.recognise import guess
 from fedcue.errors import ConfigError, unknown
 from fedcue.flower.memory import MemoryStore
 from fedcue.flower.messages import Member

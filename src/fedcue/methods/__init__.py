@@ -4,14 +4,14 @@ from pydantic import Field
 
 from fedcue.aggregate.mean import Sums
 from fedcue.errors import ClientError, ConfigError
-from fedcue.methods.base import PAPER, Method, check_blocks, classify
+from fedcue.methods.base import PAPER, Blocks, Method, check_blocks, check_layers, classify
 from fedcue.methods.client import Client
 from fedcue.methods.tensors import (
     First,
     PromptInit,
-    head,
     kept,
     kept_as,
+    linear_head,
     prompt,
     prompt_start,
     reply,
@@ -32,6 +32,7 @@ from fedcue.types import ServerState, Sizes, Tensors, TensorSpec, Update, put_ro
 __all__ = [
     "PAPER",
     "Batch",
+    "Blocks",
     "Client",
     "ClientError",
     "ConfigError",
@@ -50,12 +51,13 @@ __all__ = [
     "Tensors",
     "Update",
     "check_blocks",
+    "check_layers",
     "classify",
     "deep",
-    "head",
     "inserted",
     "kept",
     "kept_as",
+    "linear_head",
     "no_prompts",
     "prompt",
     "prompt_start",

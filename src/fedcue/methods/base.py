@@ -6,16 +6,16 @@ FedAvg of a linear head. The same object runs in the simulator and in a deployme
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from fedcue.aggregate.mean import Sums, Weighting
 from fedcue.errors import ConfigError
 from fedcue.methods.client import Client
-from fedcue.methods.tensors import head
+from fedcue.methods.tensors import linear_head
 from fedcue.model.prompted import Prompter, no_prompts
 from fedcue.registry import Options
 from fedcue.train.batches import Batch
@@ -60,7 +60,7 @@ class Method(Options):
 
     def tensors(self, sizes: Sizes) -> list[TensorSpec]:
         """Declare the method's tensors: here the head, and its bias if there is one."""
-        return head(sizes, self.head_bias)
+        return linear_head(sizes, self.head_bias)
 
     def table(self, sizes: Sizes) -> TensorTable:
         """Return the declared tensors as a table."""
@@ -148,6 +148,26 @@ class Method(Options):
     def inspect(self, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
         """Return per-image tensors worth looking at, such as PEP's mixing weights."""
         return {}
+
+
+def ascending(blocks: tuple[int, ...]) -> tuple[int, ...]:
+    """Refuse block indices that are negative, repeated or out of order."""
+    if min(blocks) < 0 or list(blocks) != sorted(set(blocks)):
+        raise ValueError("must be ascending block indices from 0, such as [4, 5, 6]")
+    return blocks
+
+
+Blocks = Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(ascending)]
+"""Indices of blocks, counted from 0."""
+
+
+def check_layers(layers: tuple[int, ...], sizes: Sizes) -> None:
+    """Refuse block indices beyond the last block."""
+    if max(layers) >= sizes.depth:
+        raise ConfigError(
+            f"method.layers={list(layers)} reach beyond the backbone, whose blocks are "
+            f"0 to {sizes.depth - 1}. Give smaller indices."
+        )
 
 
 def check_blocks(blocks: int | None, sizes: Sizes) -> None:

@@ -47,7 +47,7 @@ class Cue(PrototypeHead):
         """
         shape = (self.blocks or sizes.depth, self.prompts, sizes.width)
         start = fm.prompt_start("prompts", sizes, seed=0)
-        specs = [*fm.head(sizes, self.head_bias, rows=0), fm.trained("prompts", shape, start)]
+        specs = [*fm.linear_head(sizes, self.head_bias, rows=0), fm.trained("prompts", shape, start)]
         return specs + self.replies(sizes) if self.head_init == "prototypes" else specs
 
     def update(self, client: fm.Client, sent: fm.Tensors) -> fm.Update:

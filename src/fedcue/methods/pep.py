@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from pydantic import field_validator
 from torch import Tensor
 
 import fedcue.methods as fm
@@ -22,27 +21,14 @@ class PEP(fm.Method):
     name: ClassVar[str] = "pep"
 
     prompts: int = fm.Field(default=1, ge=1, le=10_000, description="shared prompts at block 0 (n_S)")
-    layers: tuple[int, ...] = fm.Field(
-        default=(4, 5, 6), min_length=1, description="blocks with a mixed prompt, counted from 0"
-    )
+    layers: fm.Blocks = fm.Field(default=(4, 5, 6), description="blocks with a mixed prompt, from 0")
     temperature: float = fm.Field(default=0.05, gt=0, description="of the class scores (tau)")
     period: int = fm.Field(default=10, ge=1, description="rounds between prototype updates (R)")
     momentum: float = fm.Field(default=0.5, ge=0, le=1, description="of the prototypes (rho)")
 
-    @field_validator("layers")
-    @classmethod
-    def _ascending(cls, layers: tuple[int, ...]) -> tuple[int, ...]:
-        if min(layers) < 0 or list(layers) != sorted(set(layers)):
-            raise ValueError("must be ascending block indices from 0, such as [4, 5, 6]")
-        return layers
-
     def check(self, sizes: fm.Sizes) -> None:
         """Refuse mixed prompts beyond the last block."""
-        if max(self.layers) >= sizes.depth:
-            raise fm.ConfigError(
-                f"method.layers={list(self.layers)} reach beyond the backbone, whose blocks are "
-                f"0 to {sizes.depth - 1}. Give smaller indices."
-            )
+        fm.check_layers(self.layers, sizes)
 
     def bare_blocks(self, sizes: fm.Sizes) -> tuple[int, ...]:
         """Return the mixed blocks: the warm start needs cls there."""
@@ -162,13 +148,10 @@ def cosines(cls: Tensor, prototypes: Tensor) -> Tensor:
     return F.normalize(cls.to(precise), dim=-1) @ F.normalize(prototypes.to(precise), dim=-1).T
 
 
-def mean_centroids(total: Tensor, weight: Tensor, divisor: Tensor | None = None) -> dict[str, Tensor]:
-    """Return prototypes from summed centroids ``[L, C, d]`` and their holders ``[C]``; empty sums.
-
-    Each class is divided by the weight of its holders, or by ``divisor`` where one is given.
-    """
+def mean_centroids(total: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    """Return prototypes from summed centroids ``[L, C, d]`` and their holders ``[C]``; empty sums."""
     return {
-        "prototypes": total / (weight if divisor is None else divisor).clamp(min=1)[:, None],
+        "prototypes": total / weight.clamp(min=1)[:, None],
         "has_prototype": weight > 0,
         "centroid_sums": torch.zeros_like(total),
         "centroid_weights": torch.zeros_like(weight),
@@ -184,8 +167,5 @@ def move_prototypes(tensors: fm.Tensors, momentum: float) -> dict[str, Tensor]:
     old, known, seen = tensors["prototypes"], tensors["has_prototype"], recent["has_prototype"]
     new = recent["prototypes"]
     moved = torch.where(known[:, None], momentum * old + (1 - momentum) * new, new)
-    return {
-        **recent,
-        "prototypes": torch.where(seen[:, None], moved, old),
-        "has_prototype": known | seen,
-    }
+    kept = torch.where(seen[:, None], moved, old)
+    return {**recent, "prototypes": kept, "has_prototype": known | seen}

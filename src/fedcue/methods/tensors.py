@@ -21,7 +21,7 @@ PromptInit = Literal["vpt", "zeros"]
 """How prompts start: uniform within VPT's bound, or zero."""
 
 
-def head(sizes: Sizes, bias: bool = False, rows: int | None = None) -> list[TensorSpec]:
+def linear_head(sizes: Sizes, bias: bool = False, rows: int | None = None) -> list[TensorSpec]:
     """Declare the linear head H ``[C, d]``, drawn as a linear layer's default is, and a bias of zeros."""
     start = uniform("head", 1 / math.sqrt(sizes.width))
     specs = [trained("head", (sizes.classes, sizes.width), start, rows)]

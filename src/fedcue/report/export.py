@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedcue.record.files import explained, write_text
-from fedcue.report.catalogue import FIGURES
-from fedcue.report.draw import FORMATS, save
+from fedcue.report.figures.catalogue import FIGURES
+from fedcue.report.figures.draw import FORMATS, save
+from fedcue.report.groups import group_runs
 from fedcue.report.method_table import MethodTable, method_table
 from fedcue.report.page import render
 from fedcue.report.runs import RunRecord, need_runs
-from fedcue.report.series import series_of
 from fedcue.report.tables import latex, markdown
 
 LIMIT = 5_000_000
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def write_report(paths: Iterable[Path], out: Path) -> tuple[Path, Path]:
-    """Write the page to ``out`` and figures and tables to a folder beside it; return both."""
+    """Write the page to ``out``, and figures and tables to a folder beside it; return both."""
     runs = need_runs(paths)
     page = render(runs)
     if len(page.encode()) > LIMIT:
@@ -36,10 +36,10 @@ def write_report(paths: Iterable[Path], out: Path) -> tuple[Path, Path]:
 
 
 def _write_files(runs: Sequence[RunRecord], folder: Path) -> None:
-    series = series_of(runs)
-    write_table(method_table(series), folder)
+    groups = group_runs(runs)
+    write_table(method_table(groups), folder)
     for name, entry in FIGURES.items():
-        figure = entry.build(series)
+        figure = entry.build(groups)
         if figure is not None:
             save(figure, *(folder / f"{name}{ending}" for ending in FORMATS))
 

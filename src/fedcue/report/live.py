@@ -1,4 +1,4 @@
-"""The page while runs go on: a small server that says when something changed."""
+"""The page while runs go on: a small server that tells the browser when something changed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _signature(folder: Path) -> Iterator[tuple[str, int, int]]:
 def application(folder: Path, hosts: Sequence[str] = LOCAL) -> Starlette:
     """Return the web application: the page at ``/`` and its events at ``/events``.
 
-    It answers only to the given names, so that no other site can read it through the browser.
+    It answers only to the given host names: no other site can read it through the browser.
     """
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool

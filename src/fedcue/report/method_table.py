@@ -1,14 +1,16 @@
-"""The table of methods: what a reader compares first."""
+"""The table of methods on the page: what a reader compares first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedcue.report.paper import paper_numbers
-from fedcue.report.runs import RunRecord, number
-from fedcue.report.series import RunSeries, spread
-from fedcue.report.tables import Cell, Table, short
+from fedcue.report.cost import costs_by_round, per_visit
+from fedcue.report.groups import OverSeeds, RunGroup, domains_of
+from fedcue.report.labels import compact, shorten
+from fedcue.report.paper import domain_measure, paper_numbers
+from fedcue.report.runs import RunRecord
+from fedcue.report.tables import Cell, Table
 
 NONE = "–"
 
@@ -50,30 +52,14 @@ COSTS = {
 }
 
 
-def method_table(series: Sequence[RunSeries]) -> MethodTable:
-    """Return a line per series, the best of each column marked."""
-    paper = [paper_numbers(one.runs[0].config) for one in series]
-    quoted = {key for numbers in paper for key in numbers}
-    scored = [key for key in ACCURACIES if any(one.values(key) for one in series)]
-    columns = (
-        Column("method", "method and the settings that set it apart", None),
-        Column("seeds", "number of runs", None),
-        *(column for key in scored for column in _columns(key, key in quoted)), *COSTS.values(),
-    )  # fmt: skip
-    lines: list[list[Value]] = [
-        [
-            (one.label, one.label),
-            (float(len(one.runs)), str(len(one.runs))),
-            *(
-                value
-                for key in scored
-                for value in (_accuracy(one, key), *[_quoted(numbers.get(key))] * (key in quoted))
-            ),
-            *(_cost(one, key) for key in COSTS),
-        ]
-        for one, numbers in zip(series, paper, strict=True)
-    ]
-    ended = [line for line, one in zip(lines, series, strict=True) if one.finished]
+def method_table(groups: Sequence[RunGroup]) -> MethodTable:
+    """Return a line per group, the best of each column marked."""
+    quotes = [paper_numbers(group.runs[0].config) for group in groups]
+    quoted = {key for numbers in quotes for key in numbers}
+    scored = {key: column for key, column in _accuracies(groups).items() if _is_known(key, groups)}
+    columns = _columns(scored, quoted)
+    lines = [_line(group, numbers, scored, quoted) for group, numbers in zip(groups, quotes, strict=True)]
+    ended = [line for line, group in zip(lines, groups, strict=True) if group.finished]
     best = [_best(column, [line[i][0] for line in ended]) for i, column in enumerate(columns)]
     cells = tuple(
         tuple(Cell(text, key is not None and key == best[i]) for i, (key, text) in enumerate(line))
@@ -83,6 +69,47 @@ def method_table(series: Sequence[RunSeries]) -> MethodTable:
     return MethodTable(columns, table, tuple(tuple(key for key, _ in line) for line in lines))
 
 
+def _accuracies(groups: Sequence[RunGroup]) -> dict[str, Column]:
+    """Return the columns of accuracies: those of all runs, and one for each domain."""
+    columns = dict(ACCURACIES)
+    for domain in domains_of(groups):
+        meaning = f"mean accuracy of the clients of the domain {shorten(domain)}, in %"
+        columns[domain_measure(domain)] = Column(shorten(domain), meaning, True)
+    return columns
+
+
+def _over_seeds(group: RunGroup, key: str) -> OverSeeds:
+    domain = key.removeprefix(domain_measure(""))
+    return group.over_seeds(key) if domain == key else group.domain_over_seeds(domain)
+
+
+def _is_known(key: str, groups: Sequence[RunGroup]) -> bool:
+    return any(_over_seeds(group, key).known for group in groups)
+
+
+def _columns(scored: Mapping[str, Column], quoted: set[str]) -> tuple[Column, ...]:
+    """Return the columns; where the recipe quotes the paper, the paper's stands beside ours."""
+    columns = [
+        Column("method", "method and the settings that set it apart", None),
+        Column("seeds", "number of runs", None),
+    ]
+    for key, ours in scored.items():
+        columns.append(ours)
+        if key in quoted:
+            meaning = f"{ours.meaning}, as the paper reports it at its own scale"
+            columns.append(Column(f"{ours.name}, paper", meaning, None))
+    return (*columns, *COSTS.values())
+
+
+def _line(group: RunGroup, numbers: dict[str, float], scored: Iterable[str], quoted: set[str]) -> list[Value]:
+    line: list[Value] = [(group.label, group.label), (float(len(group.runs)), str(len(group.runs)))]
+    for key in scored:
+        line.append(_accuracy(_over_seeds(group, key)))
+        if key in quoted:
+            line.append((numbers[key], f"{numbers[key]:.2f}") if key in numbers else (None, NONE))
+    return [*line, *(_cost(group, key) for key in COSTS)]
+
+
 def _best(column: Column, keys: Sequence[float | str | None]) -> float | None:
     numbers = [key for key in keys if isinstance(key, float)]
     if column.more_is_better is None or len(set(numbers)) < 2:
@@ -90,41 +117,27 @@ def _best(column: Column, keys: Sequence[float | str | None]) -> float | None:
     return max(numbers) if column.more_is_better else min(numbers)
 
 
-def _accuracy(one: RunSeries, key: str) -> Value:
-    values = one.values(key)
-    if not values:
+def _accuracy(found: OverSeeds) -> Value:
+    if found.mean is None:
         return None, NONE
-    mean = 100 * sum(values) / len(values)
-    return mean, f"{mean:.1f} ± {100 * spread(values):.1f}" if len(values) > 1 else f"{mean:.1f}"
+    text = f"{100 * found.mean:.1f}"
+    return 100 * found.mean, text if found.std is None else f"{text} ± {100 * found.std:.1f}"
 
 
-def _columns(key: str, quoted: bool) -> list[Column]:
-    """Return a measure's column and, where the recipe quotes the paper, the paper's beside it."""
-    ours = ACCURACIES[key]
-    meaning = f"{ours.meaning}, as the paper reports it at its own scale"
-    return [ours, Column(f"{ours.name}, paper", meaning, None)] if quoted else [ours]
-
-
-def _quoted(value: float | None) -> Value:
-    return (None, NONE) if value is None else (value, f"{value:.2f}")
-
-
-def _cost(one: RunSeries, key: str) -> Value:
-    values = [value for run in one.runs if (value := _run_cost(run, key)) is not None]
-    if not values:
+def _cost(group: RunGroup, key: str) -> Value:
+    mean = OverSeeds(tuple(_run_cost(run, key) for run in group.runs)).mean
+    if mean is None:
         return None, NONE
-    mean = sum(values) / len(values)
     if key == "seconds":
         return mean, f"{mean:.0f} s" if mean < 600 else f"{mean / 60:.0f} min"
-    return mean, f"{mean:.3g}" if key == "megabytes" and mean < 1000 else short(mean)
+    return mean, f"{mean:.3g}" if key == "megabytes" and mean < 1000 else compact(mean)
 
 
 def _run_cost(run: RunRecord, key: str) -> float | None:
     if not run.rounds:
         return None
     if key == "seconds":
-        return run.last("seconds") if run.summary else sum(number(r.get("seconds")) or 0 for r in run.rounds)
+        return run.last("seconds") if run.summary else costs_by_round(run)[-1].seconds
     if key == "megabytes":
-        return run.megabytes[-1]
-    visits = sum(len(r["clients"]) for r in run.rounds if isinstance(r.get("clients"), list))
-    return sum(number(r.get(key)) or 0 for r in run.rounds) / visits if visits else None
+        return costs_by_round(run)[-1].megabytes
+    return per_visit(run, key)

@@ -14,15 +14,15 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedcue.report import facts, palette
-from fedcue.report.catalogue import build_all
-from fedcue.report.explorer import explorer
-from fedcue.report.figure import Figure, plain
+from fedcue.report import overview, palette
+from fedcue.report.client_details import client_details
+from fedcue.report.figures.catalogue import build_all
+from fedcue.report.figures.clients import worst_clients
+from fedcue.report.figures.figure import Figure, plain
+from fedcue.report.groups import group_runs
+from fedcue.report.labels import method_label, shorten
 from fedcue.report.method_table import method_table
-from fedcue.report.names import shorten
-from fedcue.report.people import worst_clients
 from fedcue.report.runs import RunRecord
-from fedcue.report.series import method_label, series_of
 
 SCRIPTS = (
     "draw.js", "kinds.js", "legend.js", "values.js", "table.js", "client.js", "theme.js",
@@ -54,12 +54,12 @@ SECTIONS = {
 
 
 def render(runs: Sequence[RunRecord], live: bool = False) -> str:
-    """Return the page for these runs; ``live`` makes it update itself from the server it came from."""
-    series = series_of(runs)
-    figures = build_all(series)
+    """Return the page of these runs; a live page updates itself from the server it came from."""
+    groups = group_runs(runs)
+    figures = build_all(groups)
     data = {
         "figures": {figure.name: plain(figure) for made in figures.values() for figure in made},
-        "clients": explorer(series),
+        "clients": client_details(groups),
         "palette": {"light": palette.LIGHT, "dark": palette.DARK, "symbols": palette.SYMBOLS},
     }
     always = ("run", "methods", "privacy", "failures")
@@ -69,16 +69,16 @@ def render(runs: Sequence[RunRecord], live: bool = False) -> str:
         if name in figures or name in always
     ]
     return _environment().get_template("page.html").render(
-        title=facts.title(series) if series else "no readable run",
-        headline=facts.headline(series),
+        title=overview.title(groups) if groups else "no readable run",
+        headline=overview.headline(groups),
         sections=sections,
-        facts=facts.facts(runs),
+        facts=overview.settings(runs),
         runs=[_status(run) for run in runs],
-        table=method_table(series),
-        worst=worst_clients(series),
-        has_explorer=data["clients"] is not None,
-        privacy=facts.privacy(series),
-        failures=facts.failures(runs),
+        table=method_table(groups),
+        worst=worst_clients(groups),
+        has_client_details=data["clients"] is not None,
+        privacy=overview.privacy(groups),
+        failures=overview.failures(runs),
         live=live,
         data=embed(data),
         charts=_asset("echarts/echarts.min.js"),

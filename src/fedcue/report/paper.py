@@ -1,4 +1,4 @@
-"""What the paper reports for a run's recipe, method and setting, in percent."""
+"""What the paper reports for a run's recipe, method and settings; accuracies in percent."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedcue.config.layers import parse
+from fedcue.config.paper_table import DOMAIN, NOT_REACHED
 from fedcue.config.recipes import read_recipe, recipes
 from fedcue.config.words import flat
 
@@ -18,6 +19,8 @@ QUOTED = {
     "percentile_15_accuracy": "percentile_15",
     "heldout_mean_accuracy": "heldout_mean",
     "rounds_to_target": "rounds",
+    "seconds_to_target": "seconds",
+    "client_download_floats_to_target": "floats",
 }
 """Our measures and their keys in a recipe's ``[paper]`` table."""
 
@@ -35,6 +38,25 @@ def paper_numbers(config: Mapping[str, Any]) -> dict[str, float]:
 
     A recipe holds them as ``[paper.METHOD]``, for a sweep by its variants: ``"key=value key=value"``.
     """
+    quoted = _quoted(config)
+    found = {measure: quoted.get(key) for measure, key in QUOTED.items()}
+    for key, value in quoted.items():
+        if key.startswith(DOMAIN):
+            found[domain_measure(key.removeprefix(DOMAIN))] = value
+    return {measure: float(value) for measure, value in found.items() if isinstance(value, int | float)}
+
+
+def paper_missed_target(config: Mapping[str, Any]) -> bool:
+    """Say whether the paper's rounds, seconds and floats were not enough to reach its target."""
+    return bool(_quoted(config).get(NOT_REACHED, False))
+
+
+def domain_measure(domain: str) -> str:
+    """Return the name of the measure "mean accuracy of a domain's clients"."""
+    return f"domain:{domain}"
+
+
+def _quoted(config: Mapping[str, Any]) -> Mapping[str, Any]:
     name, method = config.get("recipe"), config.get("method")
     if not isinstance(name, str) or name not in recipes() or not isinstance(method, Mapping):
         return {}
@@ -43,10 +65,11 @@ def paper_numbers(config: Mapping[str, Any]) -> dict[str, float]:
     if not isinstance(own, Mapping):
         return {}
     settings = flat(config)
-    variants = [value for key, value in own.items() if isinstance(value, Mapping) and _is_of(key, settings)]
-    numbers = variants[0] if variants else own if _as_published(settings) else {}
-    found = {measure: numbers.get(key) for measure, key in QUOTED.items()}
-    return {measure: float(value) for measure, value in found.items() if isinstance(value, int | float)}
+    variants = {key: value for key, value in own.items() if isinstance(value, Mapping)}
+    fitting = [value for key, value in variants.items() if _is_of(key, settings)]
+    if fitting:
+        return fitting[0]
+    return own if _as_published(settings) else {}
 
 
 def _as_published(settings: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""The client x class map of a partition: who holds how many training images of what."""
+"""The map of a partition before training: how many images of each class each client holds."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcue.record.files import explained
+from fedcue.report.labels import without_formula
 
 INK, PALE = "#0b62a4", "#e4eef6"
 BUBBLES = 60
@@ -21,7 +22,7 @@ BUBBLES = 60
 
 @dataclass(frozen=True)
 class PartitionMap:
-    """Counts ``[clients, classes]`` with the names of both and the clients' domains ("" if none)."""
+    """Counts ``[clients, classes]``, the names of both, and the clients' domains ("" if none)."""
 
     title: str
     clients: Sequence[str]
@@ -46,7 +47,7 @@ class PartitionMap:
             for client, label in np.argwhere(self.train + self.test > 0).tolist():
                 names = self.clients[client], self.domains[client], self.classes[label]
                 counts = int(self.train[client, label]), int(self.test[client, label])
-                writer.writerow([*map(_text, names), *counts])
+                writer.writerow([*map(without_formula, names), *counts])
 
     def _draw(self, path: Path) -> None:
         from matplotlib.figure import Figure
@@ -94,11 +95,6 @@ class PartitionMap:
             if first:
                 axes.axvline(first - 0.5, color="#888888", linewidth=0.6)
             first = last + 1
-
-
-def _text(name: str) -> str:
-    """Keep a spreadsheet from taking a name for a formula."""
-    return "'" + name if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name
 
 
 def _colours() -> Any:

@@ -1,47 +1,28 @@
-"""Reading run folders, finished or not, without trusting what they hold."""
+"""The one reader of run folders, finished or not; it trusts nothing that they hold."""
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from fedcue.errors import RunFolderError
 from fedcue.record.folder import read_metrics
+from fedcue.report.run_files import Array, Client, client_rows, is_written, json_object, last_words, tensors
 
-Array = NDArray[Any]
 State = Literal["finished", "running", "stopped", "damaged"]
 
 
 @dataclass(frozen=True)
-class Client:
-    """One line of ``clients.csv``; tested on test images or, in tuning, on validation images."""
-
-    id: int
-    name: str
-    domain: str
-    heldout: bool
-    train_size: int
-    test_size: int
-    accuracy: float | None
-
-
-@dataclass(frozen=True)
 class RunRecord:
-    """What one run folder tells; ``problem`` says what could not be read."""
+    """What one run folder holds; ``problem`` says what could not be read."""
 
     path: Path
     state: State
@@ -84,37 +65,43 @@ class RunRecord:
     @cached_property
     def analysis(self) -> dict[str, Array]:
         """Tensors of ``analysis.safetensors``; none if the run is not finished."""
-        return _tensors(self.path / "analysis.safetensors")
+        return tensors(self.path / "analysis.safetensors")
 
     @cached_property
     def snapshots(self) -> list[tuple[int, dict[str, Array]]]:
         """Tensors kept of some rounds, by round."""
         files = sorted((self.path / "snapshots").glob("round-*.safetensors"))
         numbered = [(path.stem.removeprefix("round-"), path) for path in files]
-        return [(int(number), _tensors(path)) for number, path in numbered if number.isdigit()]
+        return [(int(number), tensors(path)) for number, path in numbered if number.isdigit()]
 
     @cached_property
     def trained(self) -> dict[str, Array]:
         """Tensors of ``model.safetensors``."""
-        return _tensors(self.path / "model.safetensors")
+        return tensors(self.path / "model.safetensors")
 
     @property
-    def megabytes(self) -> list[float]:
-        """What had travelled before the first round (the warm start) and after each, both ways."""
-        rounds = [
-            sum(number(record.get(f"{way}_bytes")) or 0 for way in ("upload", "download"))
-            for record in self.rounds
-        ]
-        first = number(self.summary.get("warm_up_upload_bytes")) or 0
-        return [total / 1e6 for total in accumulate(rounds, initial=first)]
+    def domains(self) -> dict[str, float | None]:
+        """Mean accuracy of each domain's clients; none if there are no domains."""
+        found = section(self.summary, "domains")
+        return {name: number(section(found, name).get("client_mean_accuracy")) for name in found}
+
+    @property
+    def tested_again(self) -> bool:
+        """Whether ``fedcue evaluate`` tested its end again: when it got there is then unknown."""
+        return bool(self.rounds) and "tested_again" in self.summary
+
+    @property
+    def untested(self) -> int:
+        """Clients that could not be tested and are not in the accuracies."""
+        clients = self.summary.get("untested")
+        return len(clients) if isinstance(clients, list) else 0
 
     def last(self, name: str) -> float | None:
-        """Return a metric of the summary or, while the run goes on, of the newest round that has it."""
+        """Return a metric of the summary or, while the run goes on, of the newest round with it."""
         if self.summary:
             return number(self.summary.get(name))
-        return next(
-            (value for r in reversed(self.rounds) if (value := number(r.get(name))) is not None), None
-        )
+        found = (number(record.get(name)) for record in reversed(self.rounds))
+        return next((value for value in found if value is not None), None)
 
 
 def find_runs(paths: Iterable[Path]) -> list[RunRecord]:
@@ -150,77 +137,54 @@ def run_folders(path: Path) -> Iterator[Path]:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Read a run folder; what is damaged is told in ``problem``, never raised."""
+    """Read a run folder; damage is told in ``problem``, never raised."""
     try:
-        config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
-        summary = _json(folder / "summary.json")
-        state: State = "finished" if summary else "running" if _is_written(folder) else "stopped"
-        record = RunRecord(
-            folder, state, config, read_metrics(folder), summary,
-            _clients(folder / "clients.csv"), _json(folder / "model.json"), _last_words(folder),
-        )  # fmt: skip
+        record = _read(folder)
         _ = (record.seed, record.total_rounds, record.analysis, record.snapshots)
         return record
     except (RunFolderError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         return RunRecord(folder, "damaged", problem=str(error))
 
 
-def _last_words(folder: Path) -> str:
-    """Return the last line of the traceback that ``fedcue compare`` leaves beside a run that failed."""
-    path = Path(f"{folder.resolve()}.error.txt")
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-def _is_written(folder: Path) -> bool:
-    """Say whether the process named in the folder's lock is alive (the lock itself is left alone)."""
+def finished_run(folder: Path) -> RunRecord:
+    """Read the numbers of a finished run; refuse a folder in which one is missing or damaged."""
     try:
-        os.kill(int((folder / ".lock").read_text()), 0)
-    except PermissionError:
-        return True
-    except (OSError, ValueError, OverflowError):
-        return False
-    return True
+        record = _read(folder)
+        _check_numbers(record)
+        return record
+    except (RunFolderError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise RunFolderError(
+            f"{folder} is not a finished run that can be read ({type(error).__name__}: {error}). "
+            "Delete the folder and run it again."
+        ) from error
 
 
-def _json(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        return {}
-    value = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must hold an object.")
-    return value
+def _read(folder: Path) -> RunRecord:
+    config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    summary = json_object(folder / "summary.json")
+    state: State = "finished" if summary else "running" if is_written(folder) else "stopped"
+    return RunRecord(
+        folder, state, config, read_metrics(folder), summary,
+        client_rows(folder / "clients.csv"), json_object(folder / "model.json"), last_words(folder),
+    )  # fmt: skip
 
 
-def _clients(path: Path) -> list[Client]:
-    if not path.is_file():
-        return []
-    csv.field_size_limit(2**24)
-    with open(path, newline="", encoding="utf-8") as file:
-        table = csv.DictReader(file)
-        split = "validation" if "validation_accuracy" in (table.fieldnames or ()) else "test"
-        return [
-            Client(
-                id=int(row["id"]),
-                name=row["name"],
-                domain=row["domain"],
-                heldout=row["heldout"] == "true",
-                train_size=int(row["train_size"]),
-                test_size=int(row[f"{split}_size"]),
-                accuracy=float(row[f"{split}_accuracy"]) if row[f"{split}_accuracy"] else None,
-            )
-            for row in table
-        ]
+def _check_numbers(record: RunRecord) -> None:
+    """Raise where a number of the summary or of a round is missing or not a number."""
+    int(record.config["seed"])
+    for name in ("mean_accuracy", "worst_accuracy", "heldout_mean_accuracy", "seconds"):
+        _check_number(record.summary[name], name, missing=True)
+    _check_number(record.summary["warm_up_upload_floats"], "warm_up_upload_floats")
+    for line in record.rounds:
+        if not isinstance(line["clients"], list):
+            raise ValueError(f"clients={line['clients']!r} is not a list")
+        for name in ("round", "upload_floats", "download_floats", "upload_bytes", "download_bytes"):
+            _check_number(line[name], name)
 
 
-def _tensors(path: Path) -> dict[str, Array]:
-    if not path.is_file():
-        return {}
-    try:
-        return dict(load_file(path))
-    # numpy lacks some types, of which safetensors learns by an AttributeError
-    except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:
-        raise RunFolderError(f"{path} is damaged: {error}. Repeat the run.") from error
+def _check_number(value: Any, name: str, missing: bool = False) -> None:
+    if number(value) is None and not (missing and value is None):
+        raise ValueError(f"{name}={value!r} is not a number")
 
 
 def section(whole: Mapping[str, Any], name: str) -> Mapping[str, Any]:

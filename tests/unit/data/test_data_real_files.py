@@ -7,12 +7,12 @@ import time
 
 import numpy as np
 import pytest
-from data_files import REAL, real_files
+from support.data_files import REAL, real_files
 
-from fedcue.data.client import make_clients
-from fedcue.data.named import CIFAR100, PACS, TinyImageNet
+from fedcue.data.clients import make_clients
 from fedcue.data.partition import ByDomain, Dirichlet, Pathological
-from fedcue.data.store import decode_images
+from fedcue.data.pixels import decode_images
+from fedcue.data.readers.public import CIFAR100, PACS, TinyImageNet
 from fedcue.rng import rng
 
 

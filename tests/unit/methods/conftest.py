@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from support import ROOT
-from tiny_federation import TinyFederation
+from support.tiny_federation import TinyFederation
 
 sys.path.insert(0, str(ROOT / "examples"))
 

@@ -1,4 +1,4 @@
-/* Legends: a button per line, so that they work by keyboard too. Figures side by side can share one. */
+/* Legends: a button per line, which works by keyboard too. Figures side by side can share one. */
 const scopeOf = (element) => element.closest("[data-legend]");
 const hiddenIn = (element) => {
   const name = scopeOf(element).dataset.legend;

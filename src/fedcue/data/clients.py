@@ -1,0 +1,190 @@
+"""A client: which images it trains, validates and is tested on, and its class priors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcue.data.apportion import shuffled_rank, stratified
+from fedcue.data.dataset import Dataset, Indices
+from fedcue.data.on_demand import OnDemand
+from fedcue.data.partition import Partition
+from fedcue.errors import DataError, PartitionError, printable
+from fedcue.rng import rng
+
+log = logging.getLogger(__name__)
+
+HeldOut = float | int | Sequence[int]
+"""Clients that never train: a share below 1, a count, or their ids."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """One client's data: sorted indices into the dataset and the labels that go with them."""
+
+    id: int
+    name: str
+    domain: str
+    heldout: bool
+    train: Indices
+    test: Indices
+    validation: Indices
+    train_labels: Indices
+    test_labels: Indices
+    validation_labels: Indices
+    class_priors: NDArray[np.float64]
+    """Share of each class among the labels the client trains on, ``[C]``."""
+
+    @property
+    def indices(self) -> Indices:
+        """Return every index the client uses."""
+        return np.concatenate([self.train, self.validation, self.test])
+
+
+@dataclass(frozen=True, eq=False)
+class Clients(OnDemand[ClientData]):
+    """The clients of a partition, each made when it is asked for: none takes up room meanwhile."""
+
+    dataset: Dataset
+    partition: Partition
+    heldout: Indices
+    """Ids of the clients that never train, sorted."""
+    validation_share: float
+    seed: int
+    bad: Indices
+    """Images that could not be read and belong to nobody."""
+
+    def __len__(self) -> int:
+        """Return the number of clients."""
+        return len(self.partition)
+
+    def is_heldout(self, number: int) -> bool:
+        """Tell whether a client never trains."""
+        place = int(np.searchsorted(self.heldout, number))
+        return place < len(self.heldout) and int(self.heldout[place]) == number
+
+    @cached_property
+    def train_sizes(self) -> Indices:
+        """Number of images each client trains on."""
+        if self.validation_share or len(self.bad):
+            return np.array([len(client.train) for client in self])
+        return self.partition.train_sizes
+
+    @cached_property
+    def test_sizes(self) -> Indices:
+        """Number of images each client is tested on."""
+        return np.array([len(client.test) for client in self]) if len(self.bad) else self.partition.test_sizes
+
+    def make(self, number: int) -> ClientData:
+        """Set validation images aside, drop unreadable ones, count the classes."""
+        dataset, partition = self.dataset, self.partition
+        train, test = partition.train[number], partition.test[number]
+        generator = rng(self.seed, "validation", number)
+        chosen = _choose_validation(dataset.labels[train], self.validation_share, generator)
+        parts = (np.delete(train, chosen), test, train[chosen])
+        name, domain = partition.names[number], partition.domains[number]
+        client = _client(dataset, number, name, domain, self.is_heldout(number), *parts)
+        return _without(dataset, client, self.bad) if len(self.bad) else client
+
+    def without(self, bad: Indices) -> Clients:
+        """Return the clients without the images ``bad``; refuse if a client is left without any."""
+        if not len(bad):
+            return self
+        kept = replace(self, bad=bad)
+        for _ in kept:  # making a client refuses one without images
+            pass
+        return kept
+
+
+def make_clients(
+    dataset: Dataset, partition: Partition, *, heldout: HeldOut = 0, validation_share: float = 0.0, seed: int
+) -> Clients:
+    """Return the clients of a partition: some held out, validation images set aside, classes counted."""
+    if not 0 <= validation_share < 1:
+        raise PartitionError(f"validation_share={validation_share} is not a share: give 0 <= share < 1.")
+    for note in partition.notes:
+        log.warning("%s", printable(note))
+    out = choose_heldout(partition, heldout, rng(seed, "heldout"))
+    return Clients(dataset, partition, out, validation_share, seed, np.empty(0, dtype=np.int64))
+
+
+def choose_heldout(partition: Partition, heldout: HeldOut, generator: np.random.Generator) -> Indices:
+    """Choose the clients that never train, spread evenly over the domains; sorted ids."""
+    total = len(partition)
+    if isinstance(heldout, Sequence):
+        ids = np.unique(np.array(list(heldout), dtype=np.int64))
+        if len(ids) and (ids[0] < 0 or ids[-1] >= total):
+            raise PartitionError(f"Held-out clients {list(heldout)} must be ids from 0 to {total - 1}.")
+    else:
+        count = round(heldout * total) if heldout < 1 else int(heldout)
+        if heldout < 0 or (heldout >= 1 and count != heldout):
+            raise PartitionError(
+                f"heldout={heldout} is neither a share below 1, a count, nor a list of ids. "
+                "Give one of these, such as 0.1, 2 or [0, 3]."
+            )
+        if count == 0:
+            return np.empty(0, dtype=np.int64)
+        _, domain = np.unique(np.array(partition.domains), return_inverse=True)
+        turn = shuffled_rank(domain, generator)  # 0 for one random client of each domain, then 1, ...
+        ids = np.sort(np.lexsort((generator.random(total), turn))[:count])
+    if len(ids) >= total:
+        raise PartitionError(
+            f"heldout={heldout} leaves none of {total} clients to train. Hold out at most {total - 1}."
+        )
+    return ids
+
+
+def drop_images(dataset: Dataset, clients: Iterable[ClientData], bad: Indices) -> tuple[ClientData, ...]:
+    """Return some clients without the images ``bad``; refuse if a client is left without any."""
+    return tuple(_without(dataset, client, bad) if len(bad) else client for client in clients)
+
+
+def _without(dataset: Dataset, client: ClientData, bad: Indices) -> ClientData:
+    train, test, validation = (
+        part[~np.isin(part, bad)] for part in (client.train, client.test, client.validation)
+    )
+    if not len(train) or (len(client.test) and not len(test)):
+        raise DataError(
+            f"Client {client.id} ({client.name}) has no readable training or test image left. Mend the "
+            "files (fedcue data check lists them) or hold fewer images back."
+        )
+    return _client(dataset, client.id, client.name, client.domain, client.heldout, train, test, validation)
+
+
+def _client(
+    dataset: Dataset,
+    number: int,
+    name: str,
+    domain: str,
+    heldout: bool,
+    train: Indices,
+    test: Indices,
+    validation: Indices,
+) -> ClientData:
+    counts = np.bincount(dataset.labels[train], minlength=len(dataset.classes))
+    return ClientData(
+        id=number,
+        name=name,
+        domain=domain,
+        heldout=heldout,
+        train=train,
+        test=test,
+        validation=validation,
+        train_labels=dataset.labels[train],
+        test_labels=dataset.labels[test],
+        validation_labels=dataset.labels[validation],
+        class_priors=counts / counts.sum(),
+    )
+
+
+def _choose_validation(labels: Indices, share: float, generator: np.random.Generator) -> Indices:
+    """Choose positions of ``labels`` for validation: stratified, at least one if two images can be spared."""
+    if share == 0 or len(labels) < 2:
+        return np.empty(0, dtype=np.int64)
+    chosen = stratified(labels, share, generator)
+    return chosen if len(chosen) else generator.integers(len(labels), size=1)

@@ -1,0 +1,167 @@
+"""What a partition is, and the base of those that are decided by class counts.
+
+Every counting rule only decides how many images of each class a client gets; which images these are is dealt
+at random afterwards. Each training and each test image goes to exactly one client.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from fedcue.data.apportion import deal
+from fedcue.data.dataset import Dataset, Indices
+from fedcue.data.partition.left_out import NOTHING, LeftOut, counted
+from fedcue.data.partition.shares import Counts, check_result, check_supply
+from fedcue.registry import Options
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The sorted training and test indices of every client, with its name and domain ("" if mixed)."""
+
+    train: Sequence[Indices]
+    test: Sequence[Indices]
+    names: Sequence[str]
+    domains: Sequence[str]
+    left_out: LeftOut = NOTHING
+    rule: str = ""
+    """Name of the partition that was made."""
+    instead_of: str = ""
+    """Name of the partition that was set and not made, because the dataset has clients of its own."""
+    shares_images: ClassVar[bool] = False
+    """Whether an image may belong to several clients."""
+
+    def __len__(self) -> int:
+        """Return the number of clients."""
+        return len(self.train)
+
+    @cached_property
+    def train_sizes(self) -> Indices:
+        """Number of training images of each client."""
+        return np.array([len(indices) for indices in self.train], dtype=np.int64)
+
+    @cached_property
+    def test_sizes(self) -> Indices:
+        """Number of test images of each client."""
+        return np.array([len(indices) for indices in self.test], dtype=np.int64)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know: clients and images left out, clients that cannot be tested."""
+        untested = [self.names[client] for client in np.flatnonzero(self.test_sizes == 0).tolist()]
+        told = [f"{counted(untested, ('has', 'have'))} no test image and cannot be tested."]
+        kept = [
+            f"The dataset's own {len(self):,} clients are kept; partition={self.instead_of} is not used. To "
+            f"share their images out anew, give partition={self.instead_of} on the command line."
+        ]
+        return [
+            *(kept if self.instead_of else []),
+            *self.left_out.notes(),
+            *(told if untested else []),
+        ]
+
+    def pool(self, part: Literal["train", "test"]) -> Indices:
+        """Return all images that any client has, sorted."""
+        return np.unique(np.concatenate(list(self.train if part == "train" else self.test)))
+
+    def class_counts(self, dataset: Dataset, part: Literal["train", "test"] = "train") -> Indices:
+        """Count the images of each class that every client has, ``[clients, classes]``."""
+        parts = self.train if part == "train" else self.test
+        number = len(dataset.classes)
+        return np.stack([np.bincount(dataset.labels[indices], minlength=number) for indices in parts])
+
+
+class PartitionOptions(Options):
+    """Base of every partition."""
+
+    name: ClassVar[str]
+
+    @property
+    def planned_clients(self) -> int | None:
+        """How many clients there will be, where the settings alone say so."""
+        return None
+
+    own_clients: Literal["keep", "mix"] = Field(
+        "mix",
+        description="clients that the data has already: keep them, or mix their images and share them out; "
+        "kept unless the command line names a partition",
+    )
+
+    def split(self, dataset: Dataset, generator: np.random.Generator) -> Partition:
+        """Return the clients: those the dataset has if they are to be kept, else shared out by this rule."""
+        from fedcue.data.partition.natural import Natural
+
+        if self.own_clients == "mix" or dataset.owners is None or isinstance(self, Natural):
+            return replace(self.share(dataset, generator), rule=self.name)
+        kept = Natural().share(dataset, generator)
+        return replace(kept, rule=Natural.name, instead_of=self.name)
+
+    @abstractmethod
+    def share(self, dataset: Dataset, generator: np.random.Generator) -> Partition:
+        """Share the dataset out among clients."""
+
+
+class LabelSkew(PartitionOptions):
+    """Base of the partitions that are decided by class counts alone."""
+
+    clients: PositiveInt = Field(description="number of clients")
+
+    @property
+    def planned_clients(self) -> int:
+        """As many as were asked for."""
+        return self.clients
+
+    @abstractmethod
+    def counts(self, train: Indices, test: Indices, generator: np.random.Generator) -> Counts:
+        """Decide how many of the ``train[c]`` and ``test[c]`` images of class c each client gets."""
+
+    def share(self, dataset: Dataset, generator: np.random.Generator) -> Partition:
+        """Share the dataset out so that every image goes to exactly one client."""
+        everything = np.arange(len(dataset))
+        train, test = share_out(self, dataset, everything, generator)
+        names = [f"client-{number}" for number in range(self.clients)]
+        return assemble(dataset, train, test, names)
+
+
+def share_out(
+    rule: LabelSkew, dataset: Dataset, members: Indices, generator: np.random.Generator, place: str = ""
+) -> tuple[list[Indices], list[Indices]]:
+    """Share ``members`` out by the counts of ``rule``; returns the training and test indices."""
+    number = len(dataset.classes)
+    train = members[~dataset.is_test[members]]
+    test = members[dataset.is_test[members]]
+    train_supply = np.bincount(dataset.labels[train], minlength=number)
+    test_supply = np.bincount(dataset.labels[test], minlength=number)
+    check_supply(train_supply, test_supply, rule.clients, dataset.classes, place)
+    counts = rule.counts(train_supply, test_supply, generator)
+    check_result(counts, place)
+    return (
+        [train[part] for part in deal(dataset.labels[train], counts.train, generator)],
+        [test[part] for part in deal(dataset.labels[test], counts.test, generator)],
+    )
+
+
+def assemble(
+    dataset: Dataset,
+    train: Sequence[Indices],
+    test: Sequence[Indices],
+    names: Sequence[str],
+    left_out: LeftOut = NOTHING,
+) -> Partition:
+    """Return the partition of these images, each client with the domain of its training images."""
+    domains = tuple(_domain(dataset, indices) for indices in train)
+    return Partition(tuple(train), tuple(test), tuple(names), domains, left_out)
+
+
+def _domain(dataset: Dataset, indices: Indices) -> str:
+    if dataset.domains is None:
+        return ""
+    found = np.unique(dataset.domains[indices])
+    return dataset.domain_names[found[0]] if len(found) == 1 and found[0] >= 0 else ""

@@ -1,0 +1,1 @@
+"""What a deployment shows to the outside: a gate that lets nodes through to Flower, and nothing else."""

@@ -1,0 +1,67 @@
+"""Connections to the gate: counted, and ended when the head of a request takes too long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from fedcue.flower.gate.rules import Limits, peer
+
+
+class Connection(H11Protocol):
+    """One connection, read by h11, which takes no liberties with what a request is."""
+
+    def __init__(self, *arguments: Any, limits: Limits, counts: Counter[str], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._limits, self._counts = limits, counts
+        self._counted: str | None = None
+        self._head: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Admit the connection if there are not too many."""
+        super().connection_made(transport)
+        address, limits = peer(self.client), self._limits
+        crowded = self._counts.total() >= limits.connections
+        if crowded or self._counts[address] >= limits.connections_per_address:
+            transport.abort()
+            return
+        self._counts[address] += 1
+        self._counted = address
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        super().connection_lost(exc)
+        self._cancel_head()
+        if self._counted is not None:
+            self._counts[self._counted] -= 1
+            if not self._counts[self._counted]:
+                del self._counts[self._counted]
+            self._counted = None
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, and watch the time as long as no head is complete."""
+        if self._counted is None:
+            return
+        super().data_received(data)
+        self._watch_head()
+
+    def _watch_head(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._cancel_head()
+        elif self._head is None:
+            self._head = self.loop.call_later(self._limits.head_seconds, self._too_slow)
+
+    def _cancel_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def _too_slow(self) -> None:
+        """End a connection on which no request began in time."""
+        self._head = None
+        self.transport.abort()

@@ -1,0 +1,92 @@
+"""Gaussian noise whose last bits tell nothing: values and noise are whole steps of a public grid.
+
+A sum of two floating-point numbers shows in its last bits what was added. Here values are snapped to
+a grid that follows from the deviation alone, the noise is a whole number of its steps, and both are
+added as integers. What a release may be then does not depend on the values, only how likely it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedcue.errors import FedcueError
+from fedcue.privacy.discrete import discrete_gaussian
+from fedcue.privacy.stream import NoiseStream
+
+STEPS = 2**40
+"""Steps of the grid in a deviation, at least; there are fewer than twice as many."""
+
+MARGIN = 2**20
+"""The deviation is larger than asked for by one part in so many: half for snapping, half for clipping."""
+
+MOST_STEPS = 2**62
+"""Largest value in steps, so that 64 bits hold it with its noise."""
+
+
+def add_gaussian(values: Tensor, deviation: float, stream: NoiseStream) -> Tensor:
+    """Return values snapped to the grid of ``deviation``, with Gaussian noise, in float64.
+
+    Snapping moves two neighbouring inputs apart by less than one step in each of ``n`` values, so by
+    less than ``sqrt(n)`` steps in all: ``most_noise`` says up to where the margin covers that.
+    Contributions that were snapped before they were added up cost nothing.
+    """
+    width = grid(deviation)
+    steps = _steps(values, width)
+    noise = discrete_gaussian(steps.numel(), _deviation_in_steps(deviation), stream)
+    return (steps + torch.from_numpy(noise).view(steps.shape).to(steps.device)).double() * width
+
+
+def gaussian(shape: Sequence[int], deviation: float, stream: NoiseStream) -> Tensor:
+    """Draw Gaussian noise in float64, on the grid of ``deviation``."""
+    return add_gaussian(torch.zeros(tuple(shape), dtype=torch.float64), deviation, stream)
+
+
+def snap(values: Tensor, width: float) -> Tensor:
+    """Return values on the grid of steps of ``width``, in float64, each rounded towards zero.
+
+    No value grows, so a vector of bounded length stays within its bound. Sums of snapped values are
+    exact in float64 below 2^53 steps, which are 4096 deviations or more.
+    """
+    return _steps(values, width).double() * width
+
+
+def grid(deviation: float) -> float:
+    """Return the width of a step: a power of two of which a deviation has ``STEPS`` or more."""
+    if not 2.0**-900 <= deviation <= 2.0**900:
+        raise FedcueError(
+            f"Noise of deviation {deviation} cannot be drawn. Give a noise, a clip and a radius whose "
+            "product is positive and between 1e-270 and 1e270."
+        )
+    return math.ldexp(0.5, math.frexp(deviation)[1]) / STEPS
+
+
+def most_noise(values: int) -> float:
+    """Return the largest deviation, in units of the sensitivity, whose margin pays for snapping.
+
+    A release of ``n`` values moves by ``sqrt(n)`` steps more when it is snapped, and a step is at most
+    the deviation divided by ``STEPS``. Half of the margin covers that; the other half covers that
+    lengths are computed in float64 when contributions are clipped.
+    """
+    return STEPS / (2 * MARGIN) / math.sqrt(max(values, 1))
+
+
+def _deviation_in_steps(deviation: float) -> int:
+    """Return the deviation with its margin as a whole number of steps, rounded up."""
+    exact = math.ceil(deviation / grid(deviation))
+    return exact + exact // MARGIN + 1
+
+
+def _steps(values: Tensor, width: float) -> Tensor:
+    """Return values as whole numbers of steps, rounded towards zero."""
+    steps = values.double() / width
+    if not bool((steps.abs() < MOST_STEPS).all()):  # also false where a value is not a number
+        largest = float(values.double().abs().max())
+        raise FedcueError(
+            f"A value of size {largest:g} gets noise on a grid of {width:g}, which reaches up to "
+            f"{MOST_STEPS * width:g}. Give a larger noise, or a smaller clip or radius."
+        )
+    return steps.trunc().long()

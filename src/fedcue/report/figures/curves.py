@@ -1,0 +1,107 @@
+"""Accuracy, loss and privacy against rounds and traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedcue.report.cost import costs_by_round
+from fedcue.report.figures.figure import Axis, Figure, Panel, Series
+from fedcue.report.groups import RunGroup
+from fedcue.report.runs import RunRecord, number
+
+MAX_POINTS = 400
+ROUNDS = Axis("round")
+MEGABYTES = Axis("MB sent and received", log=True)
+ACCURACY = Axis("mean accuracy of the clients", percent=True)
+LOSS = Axis("training loss", log=True)
+
+Points = dict[int, tuple[float, float]]
+"""Round -> (x, y)."""
+
+
+def accuracy_by_round(groups: Sequence[RunGroup]) -> Figure | None:
+    """Draw mean accuracy against rounds."""
+    return _curves("accuracy-rounds", "Accuracy by round", groups, "mean_accuracy", ROUNDS, ACCURACY)
+
+
+def accuracy_by_bytes(groups: Sequence[RunGroup]) -> Figure | None:
+    """Draw mean accuracy against everything that travelled until then."""
+    return _curves("accuracy-bytes", "Accuracy by traffic", groups, "mean_accuracy", MEGABYTES, ACCURACY)
+
+
+def loss_by_round(groups: Sequence[RunGroup]) -> Figure | None:
+    """Draw the clients' training loss against rounds."""
+    return _curves("loss-rounds", "Training loss by round", groups, "train_loss", ROUNDS, LOSS)
+
+
+def loss_by_bytes(groups: Sequence[RunGroup]) -> Figure | None:
+    """Draw the clients' training loss against everything that travelled until then."""
+    return _curves("loss-bytes", "Training loss by traffic", groups, "train_loss", MEGABYTES, LOSS)
+
+
+def privacy_by_round(groups: Sequence[RunGroup]) -> Figure | None:
+    """Draw the privacy budget spent by each round, where runs account for one."""
+    return _curves("privacy", "Privacy spent", groups, "epsilon", ROUNDS, Axis("epsilon"))
+
+
+def _curves(
+    name: str, title: str, groups: Sequence[RunGroup], metric: str, x: Axis, y: Axis
+) -> Figure | None:
+    lines = [line for group in groups if (line := _line(group, metric, x, y.log)) is not None]
+    if not lines:
+        return None
+    several = any(line.low for line in lines)
+    caption = "Line: mean over seeds; band or whiskers: one standard deviation." if several else ""
+    return Figure(name, title, (Panel("line", x, y, tuple(lines)),), caption, _ends(title, lines, y))
+
+
+def _line(group: RunGroup, metric: str, x: Axis, positive: bool) -> Series | None:
+    curves = [points for run in group.runs if (points := _points(run, metric, x is MEGABYTES))]
+    if not curves:
+        return None
+    shared = _thinned(sorted(set.intersection(*(set(points) for points in curves))))
+    values = np.array([[points[r] for r in shared] for points in curves])  # [seeds, rounds, (x, y)]
+    if positive:
+        values[..., 1] = np.where(values[..., 1] > 0, values[..., 1], np.nan)
+    mean = values.mean(0)
+    line = Series(group.label, mean[:, 0].tolist(), mean[:, 1].tolist(), group.slot)
+    if len(curves) == 1:
+        return line
+    std = values[..., 1].std(0, ddof=1)
+    low, high = mean[:, 1] - std, mean[:, 1] + std
+    if positive:
+        low = np.maximum(low, mean[:, 1] / 10)
+    return replace(line, low=low.tolist(), high=high.tolist())
+
+
+def _points(run: RunRecord, metric: str, by_bytes: bool) -> Points:
+    costs, points = costs_by_round(run), Points()
+    if not run.rounds and (value := run.last(metric)) is not None:  # tested, never trained: one point
+        points[0] = (costs[0].megabytes if by_bytes else 0, value)
+    for record, cost in zip(run.rounds, costs[1:], strict=True):
+        value = number(record.get(metric))
+        if value is not None and cost.round is not None:
+            points[int(cost.round)] = (cost.megabytes if by_bytes else cost.round, value)
+    if by_bytes:  # a logarithmic axis has no 0
+        return {at: point for at, point in points.items() if point[0] > 0}
+    return points
+
+
+def _thinned(rounds: list[int]) -> list[int]:
+    step = -(-len(rounds) // MAX_POINTS)
+    return rounds if step <= 1 else sorted({*rounds[::step], rounds[-1]})
+
+
+def _ends(title: str, lines: Sequence[Series], y: Axis) -> str:
+    """Say in words where each line ends."""
+    ends = [f"{line.name} {_value(line.y[-1], y)}" for line in lines if line.y and line.y[-1] is not None]
+    return f"{title}, a line per method. Last values: {'; '.join(ends)}."
+
+
+def _value(value: float | None, axis: Axis) -> str:
+    if value is None:
+        return "none"
+    return f"{value:.1%}" if axis.percent else f"{value:.3g}"

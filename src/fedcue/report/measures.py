@@ -1,0 +1,130 @@
+"""What groups of runs amount to: their measures over seeds, and paired differences to a reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from scipy.special import stdtrit
+
+from fedcue.report.cost import cost_to_target, per_visit
+from fedcue.report.groups import OverSeeds, RunGroup, domains_of
+from fedcue.report.paper import domain_measure, paper_missed_target, paper_numbers
+from fedcue.report.runs import RunRecord
+
+ACCURACIES = ("mean_accuracy", "worst_accuracy", "heldout_mean_accuracy")
+PERCENTILES = tuple(f"percentile_{percent}_accuracy" for percent in (5, 10, 15))
+TRAFFIC = ("upload_floats", "download_floats", "upload_bytes", "download_bytes")
+TO_TARGET = (
+    "rounds_to_target",
+    "seconds_to_target",
+    "floats_to_target",
+    "client_floats_to_target",
+    "client_download_floats_to_target",
+)
+WARM_START = "warm_up_upload_floats"
+
+
+def measures_of(groups: Sequence[RunGroup]) -> tuple[str, ...]:
+    """Return the names of all measures of the groups, those of their domains among them."""
+    domains = map(domain_measure, domains_of(groups))
+    return (*ACCURACIES, *PERCENTILES, *domains, *TRAFFIC, WARM_START, *TO_TARGET, "seconds")
+
+
+def is_accuracy(name: str) -> bool:
+    """Say whether a measure is an accuracy: more is better, and it is shown in percent."""
+    return name.endswith("_accuracy") or name.startswith(domain_measure(""))
+
+
+def measure(run: RunRecord, target: float) -> dict[str, float | None]:
+    """Return every measure of one run, none where it has none."""
+    from_summary = (*ACCURACIES, *PERCENTILES, WARM_START, "seconds")
+    return {
+        **{name: run.last(name) for name in from_summary},
+        **{domain_measure(name): value for name, value in run.domains.items()},
+        **{name: per_visit(run, name) for name in TRAFFIC},
+        **_to_target(run, target),
+    }
+
+
+def _to_target(run: RunRecord, target: float) -> dict[str, float | None]:
+    cost = cost_to_target(run, target)
+    if cost is None:
+        return dict.fromkeys(TO_TARGET)
+    spent = (
+        cost.round, cost.seconds or None, cost.floats, cost.client_floats, cost.client_download_floats,
+    )  # fmt: skip
+    return dict(zip(TO_TARGET, spent, strict=True))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A group and the measures of each of its runs."""
+
+    group: RunGroup
+    numbers: tuple[Mapping[str, float | None], ...]
+    paper: Mapping[str, float]
+    """What the paper reports for this group, accuracies in percent."""
+    paper_missed_target: bool = False
+    """Whether the paper's rounds, seconds and floats were not enough."""
+
+    def over_seeds(self, name: str) -> OverSeeds:
+        """Return one measure over the seeds."""
+        return OverSeeds(tuple(numbers.get(name) for numbers in self.numbers))
+
+
+def measured(groups: Sequence[RunGroup], target: float) -> list[Row]:
+    """Measure every run of the groups."""
+    rows = []
+    for group in groups:
+        numbers = tuple(measure(run, target) for run in group.runs)
+        config = group.runs[0].config if group.runs else {}
+        rows.append(Row(group, numbers, paper_numbers(config), paper_missed_target(config)))
+    return rows
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Paired differences of one measure to a reference over the seeds both have."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean difference."""
+        return fmean(self.values)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % confidence interval (Student's t over seeds), from two seeds on."""
+        count = len(self.values)
+        if count < 2:
+            return None
+        half = float(stdtrit(count - 1, 0.975)) * stdev(self.values) / math.sqrt(count)
+        return self.mean - half, self.mean + half
+
+
+def reference_of(row: Row, rows: Sequence[Row]) -> Row:
+    """Return what a row is compared with: PEP (or the first method) with the same changed settings."""
+    methods = [other.group.method for other in rows]
+    if len(set(methods)) == 1:
+        return rows[0]
+    wanted = ("pep" if "pep" in methods else methods[0], row.group.variant)
+    return next(other for other in rows if (other.group.method, other.group.variant) == wanted)
+
+
+def differences(row: Row, reference: Row) -> dict[str, Difference]:
+    """Return the row's paired differences to the reference in each accuracy both have."""
+    theirs = dict(zip(reference.group.seeds, reference.numbers, strict=True))
+    found = {}
+    for name in ACCURACIES:
+        values = []
+        for seed, numbers in zip(row.group.seeds, row.numbers, strict=True):
+            ours, other = numbers[name], theirs.get(seed, {}).get(name)
+            if ours is not None and other is not None:
+                values.append(ours - other)
+        if values:
+            found[name] = Difference(tuple(values))
+    return found

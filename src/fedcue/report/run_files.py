@@ -1,0 +1,94 @@
+"""The files of a run folder, each read by itself."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from fedcue.errors import RunFolderError
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Client:
+    """One line of ``clients.csv``: a client and how well it was served."""
+
+    id: int
+    name: str
+    domain: str
+    heldout: bool
+    train_size: int
+    test_size: int
+    accuracy: float | None
+    """On test images or, in tuning, on validation images."""
+
+
+def last_words(folder: Path) -> str:
+    """Return the last line of the traceback that ``fedcue compare`` puts beside a run that failed."""
+    path = Path(f"{folder.resolve()}.error.txt")
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def is_written(folder: Path) -> bool:
+    """Say whether the process named in the folder's lock is alive (the lock itself is left alone)."""
+    try:
+        os.kill(int((folder / ".lock").read_text()), 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def json_object(path: Path) -> Mapping[str, Any]:
+    """Return the object of a JSON file, an empty one if there is no file."""
+    if not path.is_file():
+        return {}
+    value = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} must hold an object.")
+    return value
+
+
+def client_rows(path: Path) -> list[Client]:
+    """Return the clients of ``clients.csv``, none if there is no file."""
+    if not path.is_file():
+        return []
+    csv.field_size_limit(2**24)
+    with open(path, newline="", encoding="utf-8") as file:
+        table = csv.DictReader(file)
+        split = "validation" if "validation_accuracy" in (table.fieldnames or ()) else "test"
+        return [
+            Client(
+                id=int(row["id"]),
+                name=row["name"],
+                domain=row["domain"],
+                heldout=row["heldout"] == "true",
+                train_size=int(row["train_size"]),
+                test_size=int(row[f"{split}_size"]),
+                accuracy=float(row[f"{split}_accuracy"]) if row[f"{split}_accuracy"] else None,
+            )
+            for row in table
+        ]
+
+
+def tensors(path: Path) -> dict[str, Array]:
+    """Return the tensors of a safetensors file, none if there is no file."""
+    if not path.is_file():
+        return {}
+    try:
+        return dict(load_file(path))
+    # numpy lacks some types, of which safetensors learns by an AttributeError
+    except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:
+        raise RunFolderError(f"{path} is damaged: {error}. Repeat the run.") from error

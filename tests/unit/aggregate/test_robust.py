@@ -1,0 +1,189 @@
+"""Robust rules: equal to the mean where all is well, bounded by the honest clients where it is not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.tables import STATISTICS, combined, table_of
+from torch import Tensor
+
+from fedcue.aggregate.agreement import agreement, bounded, krum, rowwise
+from fedcue.aggregate.mean import PlainAdding
+from fedcue.aggregate.robust import Krum, Mean, Median, TrimmedMean
+from fedcue.errors import ConfigError
+from fedcue.types import Update
+
+START = {"head": torch.arange(12.0).view(4, 3)}
+RULES = [TrimmedMean(attackers=2), Median(), Krum(attackers=2)]
+
+
+def updates_of(changes: Tensor) -> list[Update]:
+    return [Update(i, 10, {"head": START["head"] + change}) for i, change in enumerate(changes)]
+
+
+def change_of(rule, changes: Tensor) -> Tensor:
+    """Return how far the rule moves the head."""
+    return combined(rule, updates_of(changes), START).mean("head") - START["head"]
+
+
+def honest(seed: int, clients: int = 10) -> Tensor:
+    return torch.randn(clients, 4, 3, generator=torch.Generator().manual_seed(seed)) * 0.1 + 1
+
+
+def test_plain_mean_is_the_sum_itself():
+    assert isinstance(Mean().adding(START, table_of()), PlainAdding)
+    assert Mean().plain
+    assert not Mean(norm_bound=1.0).plain
+
+
+def test_nothing_trimmed_is_the_mean():
+    changes = honest(0)
+    torch.testing.assert_close(rowwise(changes, 0), changes.sum(0).double())
+
+
+@pytest.mark.parametrize("rule", [*RULES, Mean(norm_bound="median")], ids=lambda rule: rule.name)
+def test_equal_updates_stay_what_they_are(rule):
+    changes = honest(1)[:1].expand(10, -1, -1)
+    torch.testing.assert_close(change_of(rule, changes), changes[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@given(st.integers(0, 2**31), st.sampled_from([-1.0, 100.0, -1e6, 1e30]))
+@settings(max_examples=25, deadline=None)
+def test_two_of_ten_cannot_leave_the_honest_range(rule, seed, factor):
+    changes = honest(seed)
+    changes[:2] *= factor
+    moved, good = change_of(rule, changes), changes[2:]
+    assert (moved >= good.amin(0) - 1e-4).all()
+    assert (moved <= good.amax(0) + 1e-4).all()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_numbers_that_are_none_do_no_harm(rule, value):
+    changes = honest(2)
+    changes[:2] = value
+    moved = change_of(rule, changes)
+    assert torch.isfinite(moved).all()
+    assert (moved - 1).abs().max() < 1
+
+
+def test_the_mean_is_moved_by_a_single_client():
+    changes = honest(3)
+    changes[0] *= 100
+    assert change_of(Mean(), changes).min() > 5
+    assert change_of(Mean(norm_bound="median"), changes).max() < 2
+
+
+def test_a_row_moves_with_its_holders_only():
+    """A median over all ten would freeze a class that three clients hold."""
+    changes = torch.zeros(10, 4, 3)
+    changes[:3, 1] = torch.tensor([1.0, 2.0, 9.0])[:, None]
+    moved = change_of(Median(mix=False, norm_bound=1e9), changes)
+    assert torch.equal(moved[[0, 2, 3]], torch.zeros(3, 3))
+    torch.testing.assert_close(moved[1], torch.full((3,), 2 * 3 / 10))
+
+
+def test_two_holders_share_a_mean_of_bounded_changes():
+    changes = torch.zeros(10, 4, 3)
+    changes[:, 0] = 1.0
+    changes[0, 1], changes[1, 1] = 1.0, 1000.0
+    torch.testing.assert_close(
+        change_of(Median(mix=False, norm_bound=1e9), changes)[1], torch.full((3,), 0.2)
+    )
+
+
+def skewed(seed: int) -> Tensor:
+    """Return changes of a head by clients with two of four classes each: far up, the others a bit down."""
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(4, 30, generator=generator)
+    changes = torch.zeros(10, 4, 30)
+    for client in range(10):
+        own = torch.randperm(4, generator=generator)[:2]
+        changes[client] -= 0.2 * features[own].mean(0)
+        changes[client, own] += features[own] + 0.3 * torch.randn(2, 30, generator=generator)
+    return changes
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_flipped_updates_are_recognised_among_clients_with_different_classes(seed):
+    changes = skewed(seed)
+    changes[[3, 6]] *= -1
+    start = {"head": torch.zeros(4, 30)}
+    updates = [Update(i, 10, {"head": change}) for i, change in enumerate(changes)]
+    assert krum(agreement(updates, start), attackers=2, keep=8) == [0, 1, 2, 4, 5, 7, 8, 9]
+
+
+def test_mixing_keeps_what_a_minority_learned():
+    """Clients without a class outvote those that have it, unless all have mixed before."""
+    changes, start = skewed(0), {"head": torch.zeros(4, 30)}
+    updates = [Update(i, 10, {"head": change}) for i, change in enumerate(changes)]
+    mixed, alone = (combined(Median(mix=mix), updates, start).mean("head") for mix in (True, False))
+    mean = changes.mean(0)
+    assert torch.cosine_similarity(mixed.flatten(), mean.flatten(), dim=0) > 0.95
+    assert (mixed - mean).norm() < 0.7 * (alone - mean).norm()
+
+
+def test_vectors_are_rows_of_single_numbers():
+    biases = torch.tensor([[1.0, 0.0], [2.0, 0.0], [9.0, 5.0]])
+    torch.testing.assert_close(rowwise(biases, 9), torch.tensor([6.0, 3.5], dtype=torch.float64))
+
+
+def test_centroids_have_no_reference_and_count_their_holders():
+    centroids = torch.zeros(5, 1, 2, 3)
+    centroids[:3, 0, 0] = torch.tensor([1.0, 2.0, -50.0])[:, None]
+    replies = [
+        Update(i, 10, {"centroids": own, "holds": (own[0] != 0).any(-1)}) for i, own in enumerate(centroids)
+    ]
+    for rule in (Median(), Krum(attackers=1)):
+        sums = combined(rule, replies, {}, STATISTICS)
+        torch.testing.assert_close(sums.total("holds"), torch.tensor([3.0, 0.0]))
+        torch.testing.assert_close(sums.total("centroids")[0, 0] / 3, torch.ones(3))
+
+
+def test_krum_keeps_those_that_agree():
+    changes = honest(7)
+    changes[8] *= -1
+    changes[9] = torch.tensor([1.0, -1.0, 1.0])
+    agreements = agreement(updates_of(changes), START)
+    assert krum(agreements, attackers=2, keep=8) == list(range(8))
+    assert krum(agreements, attackers=2, keep=1)[0] < 8
+
+
+def test_krum_keeps_no_attacker_when_clients_fail():
+    """Two of ten clients fail: of the eight left, keep=8 must not mean all."""
+    changes = torch.cat([honest(0, 6), -honest(1, 2)])
+    assert change_of(Krum(attackers=2, keep=8), changes).min() > 0.7
+
+
+def test_krum_keep_one_is_one_of_the_updates():
+    changes = honest(4)
+    moved = change_of(Krum(attackers=2, keep=1, norm_bound=1e9), changes)
+    assert min((moved - change).abs().max() for change in changes) < 1e-5
+
+
+def test_bounded_changes_keep_their_direction():
+    changes = honest(5)
+    changes[0] *= 100
+    after = bounded(updates_of(changes), START, 1.0)
+    for update, change in zip(after, changes, strict=True):
+        own = (update.tensors["head"] - START["head"].double()).flatten()
+        assert own.norm() <= 1 + 1e-9
+        assert torch.cosine_similarity(own, change.flatten().double(), dim=0) > 0.999999
+
+
+@pytest.mark.parametrize(
+    ("rule", "clients"),
+    [
+        (TrimmedMean(attackers=2), 4),
+        (Median(attackers=1), 2),
+        (Krum(attackers=2), 6),
+        (Krum(attackers=1, keep=5), 5),
+    ],
+)
+def test_rounds_that_are_too_small_are_refused(rule, clients):
+    with pytest.raises(ConfigError, match="Give"):
+        rule.check(clients)
+    rule.check(clients + 1)

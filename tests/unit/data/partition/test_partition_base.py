@@ -1,0 +1,76 @@
+"""What all partitions have in common, and every message about a setting that is impossible."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.datasets import CIFAR, balanced, made
+
+from fedcue.data.partition import IID, ByDomain, Dirichlet, Natural, PartitionOptions, Pathological
+from fedcue.errors import PartitionError
+from fedcue.registry import PARTITIONS
+from fedcue.rng import rng
+
+
+def test_partitions_do_not_depend_on_what_was_drawn_before() -> None:
+    rule = Dirichlet(clients=10, alpha=0.3)
+    first = rule.split(CIFAR, rng(5, "partition"))
+    rng(5, "sampling").random(100)
+    np.random.seed(1)
+    second = rule.split(CIFAR, rng(5, "partition"))
+    assert all(map(np.array_equal, first.train, second.train))
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (Pathological(clients=5, classes_per_client=10), "Use at least 10 clients or 20 classes per client"),
+        (Pathological(clients=5, classes_per_client=101), "only 100 classes have training images"),
+        (IID(clients=20_000), "20000 clients cannot share 10000 test images"),
+        (Dirichlet(clients=9_000, alpha=0.3, flavour="class"), "need 90000, there are 50000"),
+        (Dirichlet(clients=100, alpha=0.3, flavour="class", min_train=450), r"alpha=0\.3 with 100 clients"),
+        (ByDomain(clients_per_domain=3), "has no domains"),
+        (Natural(), "does not say whose the images are"),
+    ],
+)
+def test_impossible_settings_say_why_and_what_to_do(rule: PartitionOptions, message: str) -> None:
+    with pytest.raises(PartitionError, match=message):
+        rule.split(CIFAR, rng(0, "partition"))
+
+
+def test_test_images_of_an_untrained_class_are_refused() -> None:
+    dataset = balanced(3, 10, 5)
+    kept = np.flatnonzero(dataset.is_test | (dataset.labels != 1))
+    with pytest.raises(PartitionError, match="No training image shows class-1, yet test images do"):
+        IID(clients=2).split(dataset.take(kept), rng(0, "partition"))
+
+
+@pytest.mark.parametrize("name", PARTITIONS.builtin)
+def test_every_partition_knows_its_name(name: str) -> None:
+    assert PARTITIONS.get(name).name == name  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        IID(clients=1018),
+        Pathological(clients=1018, classes_per_client=10),
+        Dirichlet(clients=1018, alpha=0.3),
+        Dirichlet(clients=1018, alpha=0.3, flavour="class"),
+    ],
+)
+def test_a_thousand_clients_share_a_thousand_classes(rule: PartitionOptions) -> None:
+    partition = rule.split(balanced(1203, 100, 30), rng(0, "partition"))
+    assert sum(map(len, partition.train)) == 120_300
+
+
+def test_a_dataset_s_own_clients_are_kept_or_mixed() -> None:
+    dataset = made([0, 1] * 10, [False] * 12 + [True] * 8, owners=[0, 0, 1, 1] * 5)
+    mixed = IID(clients=4).split(dataset, rng(0, "partition"))
+    assert (mixed.rule, mixed.instead_of, len(mixed)) == ("iid", "", 4)
+    kept = IID(clients=4, own_clients="keep").split(dataset, rng(0, "partition"))
+    assert (kept.rule, kept.instead_of) == ("natural", "iid")
+    assert kept.names == ("owner-0", "owner-1")
+    assert "own 2 clients are kept; partition=iid is not used" in kept.notes[0]
+    unowned = IID(clients=4, own_clients="keep").split(balanced(2, 10, 5), rng(0, "partition"))
+    assert (unowned.rule, len(unowned), unowned.notes) == ("iid", 4, [])

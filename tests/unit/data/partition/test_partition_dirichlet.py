@@ -1,0 +1,91 @@
+"""Dirichlet label skew, in both published ways."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.datasets import CIFAR
+
+from fedcue.data.partition import Dirichlet
+from fedcue.data.partition.dirichlet import by_class, fill, log_dirichlet
+from fedcue.rng import rng
+
+
+def test_dirichlet_clients_are_skewed_by_alpha() -> None:
+    effective = []
+    for alpha in (0.1, 0.3, 100.0):
+        partition = Dirichlet(clients=100, alpha=alpha).split(CIFAR, rng(0, "partition"))
+        train = partition.class_counts(CIFAR)
+        assert np.all(train.sum(axis=1) == 500)
+        share = train / 500
+        effective.append(np.mean(1 / (share**2).sum(axis=1)))
+        test = partition.class_counts(CIFAR, "test")
+        assert np.abs(test.sum(axis=0) - 100).max() == 0
+        assert np.abs(test - train / 5).max() < 1
+    assert effective[0] < 15 < effective[1] < 35 < 80 < effective[2]
+
+
+def test_class_wise_dirichlet_clients_differ_in_size() -> None:
+    partition = Dirichlet(clients=100, alpha=0.3, flavour="class").split(CIFAR, rng(0, "partition"))
+    sizes = np.array([len(part) for part in partition.train])
+    assert sizes.sum() == 50_000
+    assert sizes.min() >= 10
+    assert sizes.max() > 1.1 * sizes.min()
+
+
+def test_a_pick_is_uniform_among_the_clients_that_are_not_full() -> None:
+    # two clients with room for two images each want the same two images: the first two picks get them
+    sizes, supply = np.array([2, 2]), np.array([2, 2])
+    log_q = np.log(np.array([[1 - 1e-12, 1e-12]] * 2))
+    generator = rng(0, "picks")
+    same = [2 in fill(sizes, log_q, supply, generator)[:, 0] for _ in range(600)]
+    assert np.mean(same) == pytest.approx(1 / 2, abs=0.06)  # a third if clocks had uniform gaps
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.3, 2.0])
+def test_proportions_have_the_moments_of_a_dirichlet_distribution(alpha: float) -> None:
+    classes, draws = 5, 20_000
+    q = np.exp(log_dirichlet(alpha, draws, classes, rng(0, "dirichlet")))
+    assert q.sum(axis=1) == pytest.approx(np.ones(draws))
+    assert q.mean(axis=0) == pytest.approx(np.full(classes, 1 / classes), abs=0.02)
+    assert (q**2).sum(axis=1).mean() == pytest.approx((alpha + 1) / (classes * alpha + 1), abs=0.01)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_filling_uses_up_every_class_and_fills_every_client_exactly(seed: int) -> None:
+    generator = rng(seed, "fill")
+    supply = np.array([1, 7, 2, 30, 0, 20])
+    sizes = np.array([20, 1, 9, 30])
+    counts = fill(sizes, log_dirichlet(0.1, 4, 6, generator), supply, generator)
+    assert counts.sum(axis=0).tolist() == supply.tolist()
+    assert counts.sum(axis=1).tolist() == sizes.tolist()
+
+
+def test_a_class_that_is_used_up_is_not_asked_for_again() -> None:
+    # both want class 0, of which there is one; what is left follows their other proportions, here certain
+    log_q = np.log(np.array([[1 - 2e-9, 1e-9, 1e-18], [1 - 2e-9, 1e-18, 1e-9]]))
+    generator = rng(0, "fill")
+    for _ in range(50):
+        counts = fill(np.array([6, 6]), log_q, np.array([1, 6, 5]), generator)
+        assert counts[:, 0].sum() == 1
+        assert counts[0, 2] <= 1
+        assert counts[1, 1] <= 1
+
+
+def test_class_wise_clients_at_the_average_get_nothing_more() -> None:
+    train = np.full(50, 40)
+    test = np.full(50, 10)
+    for seed in range(5):
+        counts = by_class(train, test, 10, 0.5, 10, rng(seed, "partition")).train
+        for client in range(10):
+            before = np.cumsum(counts[client]) - counts[client]
+            assert not counts[client][before >= 200].any()
+
+
+def test_a_class_wise_draw_that_leaves_a_client_too_small_is_drawn_again() -> None:
+    train, test = np.full(4, 30), np.full(4, 30)
+    smallest = [
+        by_class(train, test, 6, 0.3, 12, rng(seed, "partition")).train.sum(axis=1).min()
+        for seed in range(20)
+    ]
+    assert min(smallest) == 12  # the smallest size that is allowed is accepted

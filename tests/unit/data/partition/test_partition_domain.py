@@ -1,0 +1,27 @@
+"""Clients of one domain each."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedcue.data.dataset import Dataset
+from fedcue.data.image_sources import NoImages
+from fedcue.data.partition import ByDomain
+from fedcue.rng import rng
+
+
+def test_pacs_like_owner_counts_differ_by_at_most_one() -> None:
+    labels = np.tile(np.repeat(np.arange(7), 60), 4)
+    domains = np.repeat(np.arange(4), 7 * 60)
+    is_test = np.arange(len(labels)) % 5 == 0
+    classes, styles = tuple("abcdefg"), tuple("wxyz")
+    images = NoImages("made", len(labels))
+    dataset = Dataset("made", classes, labels, is_test, images, domains=domains, domain_names=styles)
+    partition = ByDomain(clients_per_domain=10, classes_per_client=5).split(dataset, rng(0, "partition"))
+    train = partition.class_counts(dataset)
+    for start in range(0, 40, 10):
+        owners = (train[start : start + 10] > 0).sum(axis=0)
+        assert owners.sum() == 50
+        assert owners.max() - owners.min() <= 1
+    assert partition.names[:2] == ("w-0", "w-1")
+    assert partition.domains == tuple(style for style in styles for _ in range(10))

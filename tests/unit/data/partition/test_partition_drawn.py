@@ -1,0 +1,66 @@
+"""Clients drawn on demand: any number of them, each the same whenever it is asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedcue.data.clients import Clients, make_clients
+from fedcue.data.on_demand import Computed
+from fedcue.data.partition.drawn import Drawn
+from fedcue.data.readers.digits import Digits
+from fedcue.errors import PartitionError
+from fedcue.rng import rng
+
+DIGITS = Digits().load(0)
+
+
+def clients(count: int, seed: int = 0, **options: float) -> Clients:
+    rule = Drawn(clients=count, **options)
+    return make_clients(DIGITS, rule.split(DIGITS, rng(seed, "partition")), seed=seed)
+
+
+def test_a_million_clients_are_made_one_at_a_time() -> None:
+    many = clients(1_000_000)
+    assert len(many) == 1_000_000
+    last = many[-1]
+    assert last.id == 999_999
+    assert last.name == "client-999999"
+    assert len(np.unique(last.train)) == 20
+    assert len(np.unique(last.test)) == 5
+    assert not DIGITS.is_test[last.train].any()
+    assert DIGITS.is_test[last.test].all()
+    assert many.train_sizes.shape == (1_000_000,)
+    assert many.train_sizes.strides == (0,), "sizes that are all alike take no room"
+
+
+def test_a_client_depends_on_seed_and_number_alone() -> None:
+    few, many = clients(10), clients(100_000)
+    for number in (0, 7):
+        np.testing.assert_array_equal(few[number].train, many[number].train)
+        np.testing.assert_array_equal(few[number].test, few[number].test)
+    assert not np.array_equal(few[0].train, few[1].train)
+    assert not np.array_equal(few[0].train, clients(10, seed=1)[0].train)
+
+
+def test_proportions_follow_alpha_and_are_those_of_the_test_images() -> None:
+    skewed, even = clients(60, alpha=0.1, train=50, test=20), clients(60, alpha=1000.0, train=50, test=20)
+    assert max(np.count_nonzero(client.class_priors) for client in skewed[:20]) < 10
+    assert np.mean([client.class_priors.max() for client in even]) < 0.3
+    test_counts = np.stack([np.bincount(client.test_labels, minlength=10) for client in skewed])
+    train = np.stack([client.class_priors for client in skewed])
+    assert (test_counts.argmax(1) == train.argmax(1)).mean() > 0.8
+
+
+def test_more_images_than_there_are_is_refused() -> None:
+    with pytest.raises(PartitionError, match=r"partition.train=5000, but digits has only 1438 train images"):
+        clients(3, train=5000)
+
+
+def test_a_computed_sequence_behaves_like_a_list() -> None:
+    squares = Computed(5, lambda number: number**2)
+    assert list(squares) == [0, 1, 4, 9, 16]
+    assert squares[-1] == 16
+    assert squares[1:3] == [1, 4]
+    with pytest.raises(IndexError):
+        squares[5]

@@ -1,0 +1,69 @@
+"""A head made of class means: what clients send for it, and what the server makes of that."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.tiny_federation import TinyFederation
+
+from fedcue.aggregate.class_means import SHRINKAGE
+from fedcue.methods.ncm import NCM
+from fedcue.model.prompted import no_prompts
+
+CLIENTS = range(3)  # the fourth one of the tiny federation is held out
+
+
+def features_and_labels(tiny: TinyFederation) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bare backbone's final cls tokens of all training images."""
+    parts = []
+    for client in CLIENTS:
+        batch = tiny.batch(client)
+        parts.append((tiny.model.features(batch.inputs, no_prompts)[:, 0], batch.labels))
+    return tuple(torch.cat(part).double().numpy() for part in zip(*parts, strict=True))
+
+
+def expected_head(x: np.ndarray, labels: np.ndarray, scale: float, whiten: bool) -> dict[str, np.ndarray]:
+    """Compute the head from the images themselves, all in one place."""
+    means = np.stack([x[labels == c].mean(0) for c in range(4)])
+    transform = np.eye(x.shape[1])
+    if whiten:
+        within = x - means[labels.astype(int)]
+        spread = within.T @ within / (len(x) - 4)
+        even = np.eye(len(spread)) * np.trace(spread) / len(spread)
+        transform = np.linalg.inv(np.linalg.cholesky((1 - SHRINKAGE) * spread + SHRINKAGE * even))
+    centre = means.mean(0)
+    rows = (means - centre) @ transform.T
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    head = scale / lengths.mean() * (rows / lengths) @ transform
+    return {"head": head, "head_bias": -head @ centre}
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+def test_the_head_is_that_of_all_images_class_means(federation, whiten):
+    tiny = federation(NCM(whiten=whiten, scale=3.0))
+    expected = expected_head(*features_and_labels(tiny), 3.0, whiten)
+    for name, tensor in tiny.start().tensors.items():
+        np.testing.assert_allclose(tensor.numpy(), expected[name], rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+def test_clients_send_class_sums_counts_and_if_asked_for_moments(federation, whiten):
+    run = federation(NCM(whiten=whiten), images=8).run(0)
+    reply, batch = run.replies[0].tensors, run.tiny.batch(0)
+    x = run.tiny.model.features(batch.inputs, no_prompts)[:, 0]
+    torch.testing.assert_close(reply["centroids"][0, 0], x[batch.labels == 0].sum(0))
+    assert reply["holds"].tolist() == [4, 4, 0, 0]
+    assert set(reply) == {"centroids", "holds"} | ({"moments"} if whiten else set())
+    if whiten:
+        lower = torch.tril_indices(32, 32)
+        torch.testing.assert_close(reply["moments"], (x.T @ x)[lower[0], lower[1]])
+
+
+def test_a_prototype_gives_its_own_class_the_logit_scale_on_average(federation):
+    tiny = federation(NCM(scale=7.0), images=8)
+    x, labels = features_and_labels(tiny)
+    means = torch.from_numpy(np.stack([x[labels == c].mean(0) for c in range(4)])).float()
+    head = tiny.start().tensors
+    own = (means @ head["head"].T + head["head_bias"]).diagonal()
+    assert own.mean().item() == pytest.approx(7.0, rel=1e-4)

@@ -1,0 +1,170 @@
+"""What goes together and what is refused, and a budget that is never exceeded."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.tables import STATISTICS, combined, roster_with
+
+from fedcue.aggregate.mean import PlainAdding
+from fedcue.config.layers import dump, load
+from fedcue.errors import BudgetSpent, ConfigError, FedcueError
+from fedcue.privacy.budget import Budget
+from fedcue.privacy.guard import fresh_stream
+from fedcue.types import Update
+
+TEN = "clients_per_round=10"
+
+
+def config_of(*settings: str):
+    return load("default", [TEN, *settings])
+
+
+def roster(*settings: str):
+    return roster_with(TEN, *settings)
+
+
+def budget_of(*settings: str) -> Budget:
+    pytest.importorskip("dp_accounting")
+    return roster("privacy=dp", *settings).budget
+
+
+def test_the_defaults_add_nothing():
+    config = config_of()
+    assert isinstance(roster().protection.adding({}, 0), PlainAdding)
+    assert (dump(config)["aggregate"], dump(config)["privacy"]) == ({"name": "mean"}, {"name": "none"})
+
+
+@pytest.mark.parametrize("method", ["head", "fedvpt", "fedvpt_deep", "fedpr", "ppt", "pep"])
+@pytest.mark.parametrize(
+    "settings",
+    [["aggregate=median"], ["aggregate=krum"], ["aggregate=trimmed_mean"], ["aggregate.norm_bound=median"],
+     ["privacy=dp"], ["privacy=dp", "privacy.where=local", "aggregate=median"]],
+)  # fmt: skip
+def test_methods_that_average_can_be_protected(method, settings):
+    roster(f"method={method}", *settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (["method=sgpt", "privacy=dp"], "counts, of which no sensitivity is declared"),
+        (["method=sgpt", "aggregate=median"], "there is no rule for its counts"),
+        (["method=pfedpg", "aggregate=krum"], "there is no rule for its prompt_change"),
+        (["method=pfedpg", "aggregate.norm_bound=1.0"], "norm_bound=1.0 cannot protect pfedpg"),
+        (["method=pfedpg", "privacy=dp"], "Give privacy.where=local"),
+        (["method=fedvpt", "privacy=paper"], "fedvpt sends none"),
+        (["privacy=dp", "aggregate=median"], "aggregate=mean without norm_bound"),
+        (["aggregate=median", "warm_start=2"], "Give warm_start=5 or more"),
+        (["privacy=dp", "method.weighting=size"], "method.weighting=uniform"),
+        (["aggregate=median", "method.weighting=size"], "method.weighting=uniform"),
+        (["aggregate=krum", "clients_per_round=6"], "clients_per_round=7 or more"),
+        (["privacy=dp", "privacy.sample=secret"], "tells who took part"),
+        (["privacy=dp", "method=fedvpt", "privacy.sample=secret", "privacy.where=local"], "trusted server"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(settings, reason):
+    with pytest.raises(ConfigError, match=reason):
+        roster(*settings)
+
+
+def test_local_noise_protects_pfedpg():
+    assert roster("method=pfedpg", "privacy=dp", "privacy.where=local").protection.privacy.noise
+
+
+def test_unknown_names_and_options_are_named():
+    with pytest.raises(ConfigError, match="Did you mean 'median'"):
+        config_of("aggregate=medain")
+    with pytest.raises(ConfigError, match="privacy.epsilon"):
+        config_of("privacy=dp", "privacy.epsilon=1")
+
+
+def test_the_noise_is_as_much_as_the_budget_needs():
+    budget = budget_of("privacy.max_epsilon=4")
+    spent = budget.fresh()
+    spent.warm_up()
+    epsilons = []
+    for round_ in range(budget.schedule.rounds):
+        spent.visit(budget.schedule.drawn(round_), round_)
+        epsilons.append(spent.metrics()["epsilon"])
+    assert epsilons == sorted(epsilons)
+    assert 3.9 < epsilons[-1] <= 4
+    summary = spent.summary()["privacy"]
+    assert summary["epsilon"] == epsilons[-1]
+    assert (summary["unit"], summary["neighbours"]) == ("one training record", "replace-one")
+
+
+def test_a_round_beyond_the_budget_is_not_run():
+    budget = budget_of("privacy.max_epsilon=4", "rounds=3")
+    for round_ in range(3):
+        budget.visit([0, 1, 2], round_)
+    with pytest.raises(FedcueError, match="more than privacy.max_epsilon=4"):
+        budget.visit([0, 1, 2], 3)
+
+
+def test_a_run_that_would_exceed_its_budget_is_not_started():
+    with pytest.raises(ConfigError, match="Give privacy.noise=.* or more"):
+        budget_of("privacy.noise=0.5")
+
+
+def test_a_delta_that_gives_a_record_away_is_refused():
+    with pytest.raises(ConfigError, match="privacy.delta=0.01 would allow to publish"):
+        budget_of("privacy.delta=0.01")
+
+
+def test_a_resumed_run_remembers_rounds_that_were_drawn_again():
+    budget = budget_of("privacy.max_epsilon=50")
+    direct, resumed = budget.fresh(), budget.fresh()
+    direct.warm_up()
+    for attempt in (0, 1):
+        direct.visit(budget.schedule.drawn(0, attempt), 0)
+    record = {"round": 1, "clients": budget.schedule.drawn(0, 1)}
+    resumed.replay([record], 10)
+    assert resumed.ledger == direct.ledger
+
+
+@pytest.mark.parametrize(
+    ("count", "mean"), [(0, 9.0), (1, 0.0)], ids=["a mean of no images", "images without a mean"]
+)
+def test_who_holds_a_class_has_both_images_and_a_mean_of_it(count, mean):
+    config = config_of("method=ncm", "aggregate=median")
+    sent = [(1, 2.0)] * 3 + [(count, mean)] * 2
+    updates = [
+        Update(i, 1, {"centroids": torch.full((1, 1, 4), m), "holds": torch.tensor([n])})
+        for i, (n, m) in enumerate(sent)
+    ]
+    sums = combined(config.aggregate, updates, {}, STATISTICS)
+    assert (sums.total("centroids") / sums.total("holds")).unique().tolist() == [2.0]
+
+
+def test_a_refused_round_is_not_spent():
+    budget = budget_of("privacy.max_epsilon=4", "rounds=3")
+    for round_ in range(3):
+        budget.visit([0, 1, 2], round_)
+    spent, told = budget.epsilon, []
+    budget.journal = lambda *entry: told.append(entry)
+    with pytest.raises(BudgetSpent, match="Round 4 would spend"):
+        budget.visit([0, 1, 2], 3)
+    assert (budget.epsilon, told) == (spent, [])
+
+
+def test_fresh_noise_cannot_be_repeated():
+    one, two = (fresh_stream("server", 0).uniform_words(4) for _ in range(2))
+    assert not (one == two).any()
+
+
+def test_paper_noise_is_labelled():
+    summary = roster("privacy=paper").budget.summary()["privacy"]
+    assert "not differential privacy" in summary["label"]
+    assert "epsilon" not in summary
+
+
+@pytest.mark.parametrize("rule", ["aggregate.norm_bound=median", "aggregate=median"])
+def test_how_many_images_a_client_claims_does_not_move_a_class_mean(rule):
+    config = config_of("method=ncm", rule)
+    means, updates = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]]), []
+    for client, count in enumerate([1, 1, 1, 2, 10**9]):
+        tensors = {"centroids": means * count, "holds": torch.tensor([count])}
+        updates.append(Update(client, 1, tensors))
+    sums = combined(config.aggregate, updates, {}, STATISTICS)
+    torch.testing.assert_close(sums.total("centroids") / sums.total("holds")[:, None], means)

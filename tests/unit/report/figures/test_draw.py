@@ -1,0 +1,61 @@
+"""Figures as pictures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from support.run_folders import groups_in, write_run
+
+from fedcue.report.figures.catalogue import build
+from fedcue.report.figures.draw import STYLE, paint, save
+from fedcue.report.groups import RunGroup
+
+
+def test_the_second_series_of_a_method_has_its_colour_and_hollow_marks(tmp_path: Path) -> None:
+    for prior in ("none", "test"):
+        write_run(tmp_path / prior, rounds=2, **{"method.logit_prior": prior})
+    write_run(tmp_path / "other", method="fedvpt", rounds=2)
+    with mpl.rc_context(STYLE):
+        _, first, second = paint(build("accuracy-rounds", groups_in(tmp_path))).axes[0].lines
+    assert first.get_color() == second.get_color() == first.get_markerfacecolor()
+    assert second.get_markerfacecolor() == "white"
+
+
+@pytest.mark.parametrize("length", [6, 20, 40])
+def test_a_legend_stays_within_the_picture(tmp_path: Path, length: int) -> None:
+    for number in range(8):
+        write_run(tmp_path / str(number), method=f"{number}{'m' * length}"[:length], rounds=2)
+    with mpl.rc_context(STYLE):
+        canvas = paint(build("accuracy-rounds", groups_in(tmp_path)))
+        FigureCanvasAgg(canvas).draw()
+    legend = canvas.legends[0].get_window_extent()
+    assert 0 <= legend.x0 < legend.x1 <= canvas.bbox.x1
+
+
+def test_a_legend_has_each_name_once(tmp_path: Path) -> None:
+    for number, method in enumerate(("fedvpt", "pep", "head")):
+        write_run(tmp_path / str(number), method=method, rounds=2)
+    lines = groups_in(tmp_path)
+    with mpl.rc_context(STYLE):
+        canvas = paint(build("accuracy-rounds", [replace(lines[0], label=lines[1].label), *lines[1:]]))
+    names = [text.get_text() for text in canvas.legends[0].get_texts()]
+    assert names == [lines[1].label, lines[2].label]
+
+
+@pytest.mark.parametrize("name", ["loss-rounds", "generalisation", "cost-to-target", "clients", "partition"])
+def test_every_kind_of_figure_is_drawn(eight: list[RunGroup], tmp_path: Path, name: str) -> None:
+    save(build(name, eight), tmp_path / "figure.png", tmp_path / "figure.svg")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "figure.svg").read_text()
+
+
+def test_a_legend_names_what_only_a_later_panel_shows(tmp_path: Path) -> None:
+    for dataset, method in {"a": "fedvpt", "b": "pep"}.items():
+        write_run(tmp_path / dataset, method, rounds=2, data__name=dataset)
+    with mpl.rc_context(STYLE):
+        canvas = paint(build("generalisation", groups_in(tmp_path)))
+    assert [text.get_text() for text in canvas.legends[0].get_texts()] == ["FedVPT", "PEP-FedPT"]

@@ -1,0 +1,22 @@
+"""Accuracy and drift of the prototypes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedcue.report.figures.catalogue import build
+from fedcue.report.groups import RunGroup
+
+
+def test_prototypes(eight: list[RunGroup]) -> None:
+    accuracy = build("prototype-accuracy", eight).panels[0]
+    assert [series.name for series in accuracy.series] == ["top 5", "top 1"]
+    assert accuracy.series[1].y[-1] == pytest.approx(0.8)
+    drift = build("prototype-drift", eight).panels[0]
+    assert [series.name for series in drift.series] == ["block 4", "block 5", "block 6"]
+    kept = dict(eight[-1].runs[0].snapshots)
+    first, last = kept[0]["prototypes"][0], kept[20]["prototypes"][0]
+    cosines = (first * last).sum(1) / (np.linalg.norm(first, axis=1) * np.linalg.norm(last, axis=1))
+    assert drift.series[0].y[0] == pytest.approx(0, abs=1e-6)
+    assert drift.series[0].y[-1] == pytest.approx(1 - cosines.mean(), rel=1e-4)

@@ -1,0 +1,108 @@
+"""The comparison of finished runs as a table and as files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from support.run_folders import write_run, write_small_run
+
+from fedcue.report.comparison import compare_runs
+from fedcue.report.tables import Cell
+
+
+def test_when_a_run_that_was_tested_again_reached_the_target_is_not_known(tmp_path: Path) -> None:
+    folder = write_small_run(tmp_path / "run", 0, [None, None, 0.9])
+    summary = json.loads((folder / "summary.json").read_text()) | {"tested_again": {"of": "run"}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    comparison = compare_runs({("pep", "logit_prior=test"): [folder]}, 0.8)
+    assert comparison.rows[0].over_seeds("rounds_to_target").mean is None
+    (line,) = comparison.table.lines
+    assert Cell("n/a") == line[comparison.table.headings.index("rounds to 80 %")]
+
+
+def test_the_table_shows_means_what_is_missing_and_the_best(
+    planned: dict[tuple[str, str], list[Path]],
+) -> None:
+    table = compare_runs(planned, 0.8).table
+    pep, head = (dict(zip(table.headings, line, strict=True)) for line in table.lines)
+    assert pep["mean"] == Cell("80.0 ± 10.0", best=True)
+    assert head["mean"] == Cell("50.0 ± 10.0")
+    assert pep["worst"].text == "40.0 ± 5.0"
+    assert pep["held-out"] == Cell("60.0 ± 0.0", best=True)
+    assert head["held-out"] == Cell("n/a")
+    assert pep["rounds to 80 %"] == Cell("2.7", best=True)
+    assert head["rounds to 80 %"] == Cell("2.0 (1 of 3)")
+    assert pep["floats up"] == Cell("5", best=True)
+    assert head["floats up"].best, "equals are best together"
+
+
+def test_files_hold_the_same_numbers(planned: dict[tuple[str, str], list[Path]], tmp_path: Path) -> None:
+    compare_runs(planned, 0.8).write(tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert found["rows"][0]["mean_accuracy"]["values"] == [0.9, 0.7, 0.8]
+    assert found["rows"][1]["heldout_mean_accuracy"] == {"mean": None, "std": None, "values": [None] * 3}
+    rows = list(csv.DictReader((tmp_path / "out" / "compare.csv").open()))
+    assert float(rows[0]["mean_accuracy_mean"]) == pytest.approx(0.8)
+    assert rows[1]["heldout_mean_accuracy_mean"] == ""
+    assert r"| head\_a | 3 | 50.0 ± 10.0 |" in (tmp_path / "out" / "compare.md").read_text()
+    assert r"head\_a & 3 & 50.0 $\pm$ 10.0 &" in (tmp_path / "out" / "compare.tex").read_text()
+
+
+def test_nothing_finished_is_still_a_table(tmp_path: Path) -> None:
+    comparison = compare_runs({("pep", ""): [], ("head", ""): []}, 0.8)
+    comparison.write(tmp_path)
+    assert comparison.table.lines[0][2] == Cell("n/a")
+
+
+Folders = dict[tuple[str, str], list[Path]]
+
+
+def columns(folders: Folders, percentiles: bool = False) -> list[dict[str, str]]:
+    """Return each line of the table by its headings."""
+    table = compare_runs(folders, 0.8, percentiles).table
+    return [dict(zip(table.headings, (cell.text for cell in line), strict=True)) for line in table.lines]
+
+
+def test_percentiles_are_shown_when_asked_for(tmp_path: Path) -> None:
+    folders = {("pep", ""): [write_run(tmp_path / "run", rounds=2, level=0.9)]}
+    assert "5th pct" not in columns(folders)[0]
+    (shown,) = columns(folders, percentiles=True)
+    assert [shown[f"{p}th pct"] for p in (5, 10, 15)] == ["75.0", "78.0", "80.0"]
+
+
+def test_percentiles_are_shown_where_the_recipe_quotes_the_papers(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rounds=2, level=0.9, recipe="inaturalist")
+    (shown,) = columns({("pep", ""): [folder]})
+    assert [shown[f"{p}th pct, paper"] for p in (5, 10, 15)] == ["20.00", "33.00", "41.10"]
+
+
+def test_every_domain_has_a_column_beside_the_papers(tmp_path: Path) -> None:
+    domains = ("sketch", "clipart", "other")
+    folder = write_run(tmp_path / "run", rounds=2, level=0.9, domains=domains, recipe="domainnet")
+    (shown,) = columns({("pep", ""): [folder]})
+    assert [shown[name] for name in domains] == ["90.0", "88.0", "86.0"]
+    assert (shown["sketch, paper"], shown["clipart, paper"]) == ("91.79", "95.46")
+    assert "other, paper" not in shown
+
+
+def test_the_cost_to_the_target_stands_beside_the_papers_in_its_own_count(tmp_path: Path) -> None:
+    settings = {"recipe": "cifar100-communication", "level": 0.9}
+    folders = {(m, ""): [write_run(tmp_path / m, m, **settings)] for m in ("fedpr", "pep")}
+    summary = json.loads((tmp_path / "pep" / "summary.json").read_text()) | {"warm_up_upload_floats": 9e6}
+    (tmp_path / "pep" / "summary.json").write_text(json.dumps(summary))
+    fedpr, pep = columns(folders)
+    assert pep["rounds to 80 %"] == "8.0"
+    assert pep["seconds to 80 %"] == "12"
+    assert pep["floats down to 80 %"] == "78.3 k", "8 rounds of 9,792"
+    assert pep["floats to 80 %"] == "9.63 M", "8 rounds of 4 clients, both ways, and the warm start"
+    assert pep["warm start"] == "9 M"
+    costs = ("rounds", "seconds", "floats down")
+    assert [pep[f"{cost} to 80 %, paper"] for cost in costs] == ["12", "1.15 k", "4.6 M"]
+    assert [fedpr[f"{cost} to 80 %, paper"] for cost in costs] == ["> 100", "> 5.36 k", "> 8.4 M"]
+
+
+def test_without_a_warm_start_there_is_no_column_of_it(tmp_path: Path) -> None:
+    assert "warm start" not in columns({("head", ""): [write_run(tmp_path / "run", "head", rounds=2)]})[0]

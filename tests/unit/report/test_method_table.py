@@ -1,0 +1,55 @@
+"""The table of methods on the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.run_folders import eight_methods, groups_in, write_run
+
+from fedcue.report.method_table import method_table
+
+
+def test_the_best_of_a_column_is_marked(tmp_path: Path) -> None:
+    table = method_table(groups_in(eight_methods(tmp_path, seeds=(0,))))
+    mean = table.table.headings.index("mean")
+    best = [line[0].text for line in table.table.lines if line[mean].best]
+    assert best == ["PEP-FedPT"]
+    floats = table.table.headings.index("floats up")
+    assert [line[0].text for line in table.table.lines if line[floats].best] == ["Head-Tuning", "P-PT"]
+    assert table.table.lines[5][table.table.headings.index("held-out")].text == "–"
+
+
+def test_the_paper_is_quoted_beside_ours_where_the_recipe_does(tmp_path: Path) -> None:
+    for method in ("pfedpg", "pep"):
+        write_run(tmp_path / method, method, recipe="cifar100-heldout")
+    table = method_table(groups_in(tmp_path))
+    headings = table.table.headings
+    assert headings[headings.index("mean") + 1] == "mean, paper"
+    assert headings[headings.index("held-out") + 1] == "held-out, paper"
+    assert "worst, paper" not in headings
+    quoted = [line[headings.index("held-out, paper")].text for line in table.table.lines]
+    assert quoted == ["–", "93.71"]
+
+
+def test_the_paper_is_quoted_by_the_settings_of_a_sweep(tmp_path: Path) -> None:
+    settings = {"recipe": "cifar100-temperatures-layers", "method__layers": [4, 5, 6]}
+    for temperature in (0.05, 100.0, 7.0):
+        write_run(tmp_path / f"{temperature}", method__temperature=temperature, **settings)
+    table = method_table(groups_in(tmp_path)).table
+    quoted = {line[table.headings.index("mean, paper")].text for line in table.lines}
+    assert quoted == {"88.75", "87.90", "–"}
+
+
+def test_a_recipe_named_in_a_run_is_never_a_path(tmp_path: Path) -> None:
+    (tmp_path / "trap.toml").write_text("[paper.pep]\nmean = 1.0\n")
+    write_run(tmp_path / "run", recipe=str(tmp_path / "trap.toml"))
+    table = method_table(groups_in(tmp_path / "run"))
+    assert "mean, paper" not in table.table.headings
+
+
+def test_every_domain_has_a_column(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", rounds=2, level=0.9, domains=("sketch", "real"), recipe="domainnet")
+    table = method_table(groups_in(tmp_path)).table
+    shown = dict(zip(table.headings, (cell.text for cell in table.lines[0]), strict=True))
+    assert (shown["sketch"], shown["real"]) == ("90.0", "88.0")
+    assert (shown["sketch, paper"], shown["real, paper"]) == ("91.79", "97.67")

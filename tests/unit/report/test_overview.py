@@ -1,0 +1,35 @@
+"""What was run and how it went, in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.run_folders import groups_in, write_run
+
+from fedcue.report.groups import group_runs
+from fedcue.report.overview import failures, headline, privacy
+from fedcue.report.runs import find_runs
+
+
+def test_the_headline_says_when_the_lead_is_within_the_spread(tmp_path: Path) -> None:
+    for seed, level in enumerate((0.80, 0.90)):
+        write_run(tmp_path / f"a{seed}", "pep", seed, level=level)
+        write_run(tmp_path / f"b{seed}", "fedvpt", seed, level=level - 0.01)
+    text = headline(groups_in(tmp_path))
+    assert text.startswith("PEP-FedPT reaches")
+    assert "within the spread over seeds" in text
+
+
+def test_failures_and_privacy_are_told(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", done=2, privacy={"name": "paper", "epsilon": 0.2})
+    Path(f"{folder}.error.txt").write_text("Traceback\n  ...\nMemoryError: too large\n")
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write(
+            '{"round": 3, "train_loss": 1.0, "failures": [{"client": 7, "step": "train", "reason": "NaN"}]}\n'
+        )
+    runs = find_runs([tmp_path])
+    texts = [failure.text for failure in failures(runs)]
+    assert "stopped after round 3 of 20 (MemoryError: too large)" in texts[0]
+    assert texts[1] == "client 7, step train, reason NaN"
+    [(_, lines)] = privacy(group_runs(runs))
+    assert {line.name: line.text for line in lines} == {"name": "paper", "epsilon": "0.2"}
