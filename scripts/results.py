@@ -9,8 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 
-from fedcue.report.series import method_label
-from fedcue.report.statistics import Difference
 from results_shown import (
     ABLATIONS,
     ALL_IMAGES,
@@ -43,6 +41,8 @@ from fedcue.grid.cells import describe
 from fedcue.grid.groups import group_of, place_of
 from fedcue.grid.options import BETWEEN_SETTINGS
 from fedcue.grid.table import CONTROL, Row, RunTable, settings_of
+from fedcue.report.labels import method_label
+from fedcue.report.measures import Difference
 
 
 @dataclass(frozen=True)

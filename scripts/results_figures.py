@@ -13,14 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import tomli_w
-from fedcue.report.catalogue import build
-from fedcue.report.draw import save
-from fedcue.report.series import method_label, series_of
 from results import Results, Run, overview
 from results_shown import ALL_IMAGES, CUE_EVEN, SPLITS, WITH_PRIOR
 
 from fedcue.config.recipes import read_recipe
 from fedcue.grid.table import CONTROL, Row
+from fedcue.report.figures.catalogue import build
+from fedcue.report.figures.draw import save
+from fedcue.report.groups import group_runs
+from fedcue.report.labels import method_label
 from fedcue.report.runs import find_runs
 
 FIGURES = ("accuracy-rounds", "accuracy-bytes")
@@ -42,7 +43,7 @@ def figures(results: Results, table: str) -> None:
                 as_run_folder(folder, row, curves.get(row["run"], []), name in prior)
                 folders.append(folder)
         runs = sorted(find_runs(folders), key=lambda run: run.path.name)
-        lines = [replace(one, label=method_label(one.method)) for one in series_of(runs)]
+        lines = [replace(one, label=method_label(one.method)) for one in group_runs(runs)]
         for figure in FIGURES:
             save(build(figure, lines), results.folder / f"{table}-{figure}.png")
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedcue.report.series import method_label
 from results import markdown
 
+from fedcue.config.paper_table import DOMAIN, NOT_REACHED
 from fedcue.config.recipes import read_recipe
+from fedcue.report.labels import method_label
 
 METHODS = ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "pfedpg", "ppt", "pep")
 LABEL_SKEW = (
@@ -61,8 +62,9 @@ def cost() -> str:
     ]  # fmt: skip
     for method, (label, floats) in COST.items():
         found = printed("cifar100-communication", method)
-        least = "" if "rounds" in found else "> "
-        rounds = f"{found['rounds']}" if "rounds" in found else "not reached in 100"
+        least, rounds = "", f"{found['rounds']}"
+        if NOT_REACHED in found:
+            least, rounds = "> ", f"not reached in {rounds}"
         lines.append(
             [
                 label,
@@ -79,7 +81,7 @@ def pages() -> dict[str, str]:
     """Return the tables by the name of their section."""
     mean_worst = ("mean", "worst")
     domains: dict[str, tuple[str, str, Sequence[str]]] = {
-        domain: ("domainnet", "", (f"domain:{domain}",)) for domain in DOMAINS
+        domain: ("domainnet", "", (f"{DOMAIN}{domain}",)) for domain in DOMAINS
     }
     users = [("mean", "mean"), ("5 %", "percentile_5"), ("10 %", "percentile_10"), ("15 %", "percentile_15")]
     return {
