@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from results import markdown
 
+from fedcue.config.paper_table import DOMAIN, NOT_REACHED
 from fedcue.config.recipes import read_recipe
 from fedcue.report.labels import method_label
 
@@ -61,9 +62,9 @@ def cost() -> str:
     ]  # fmt: skip
     for method, (label, floats) in COST.items():
         found = printed("cifar100-communication", method)
-        missed = found.get("not_reached", False)
-        least = "> " if missed else ""
-        rounds = f"not reached in {found['rounds']}" if missed else f"{found['rounds']}"
+        least, rounds = "", f"{found['rounds']}"
+        if NOT_REACHED in found:
+            least, rounds = "> ", f"not reached in {rounds}"
         lines.append(
             [
                 label,
@@ -80,7 +81,7 @@ def pages() -> dict[str, str]:
     """Return the tables by the name of their section."""
     mean_worst = ("mean", "worst")
     domains: dict[str, tuple[str, str, Sequence[str]]] = {
-        domain: ("domainnet", "", (f"domain_{domain}",)) for domain in DOMAINS
+        domain: ("domainnet", "", (f"{DOMAIN}{domain}",)) for domain in DOMAINS
     }
     users = [("mean", "mean"), ("5 %", "percentile_5"), ("10 %", "percentile_10"), ("15 %", "percentile_15")]
     return {

@@ -50,9 +50,10 @@ def test_what_a_result_depends_on_matters(setting: str) -> None:
 
 
 def test_a_scale_counts_with_what_it_changes() -> None:
-    small = found("scale=cpu")
-    assert small["training.batch_size"] == "5"
-    assert small["training.head_lr"] == "0.06"
+    small, config = found("scale=cpu"), load("cifar100-pathological", ["scale=cpu"])
+    assert small["training.batch_size"] == str(config.training.batch_size)
+    assert small["backbone.image_size"] == str(config.backbone.image_size)
+    assert "scale" not in small
     assert "method.layers" not in small
 
 

@@ -6,6 +6,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fedcue.errors import RunFolderError
 from fedcue.grid import table as tables
@@ -111,3 +113,16 @@ def test_a_file_that_is_no_table_is_refused_and_left_alone(tmp_path: Path, text:
     with pytest.raises(RunFolderError, match=message):
         RunTable(path).add([Entry(row())])
     assert path.read_bytes() == text.encode("latin-1")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(st.sampled_from('runecpmthodvaisd,"\n\r\0;x1'), max_size=60))
+def test_whatever_a_file_holds_it_is_read_or_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "t.csv"
+    for begin in ("", "run,recipe,method,variant,seed\n"):
+        path.write_text(begin + text, newline="")
+        try:
+            rows = RunTable(path).rows()
+        except RunFolderError:
+            continue
+        assert all(set(tables.KEYS) <= set(row) for row in rows)
