@@ -155,7 +155,7 @@ class Seen(SGPT):
         ([0, 0], [2, 2]),  # each image takes the nearest
         ([10, 0], [1, 3]),  # shares 1.0005 and 0.0005: the second image, too, leaves the used group
         ([1000, 0], [1, 3]),  # it is the share that counts, not the number
-        ([0, 10], [3, 1]),
+        ([0, 10], [4, 0]),
     ],
 )
 def test_each_image_takes_the_group_that_is_nearest_by_its_share_of_past_use(used, chosen):
