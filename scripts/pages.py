@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import results
+import results_paper
 
 ROOT = Path(__file__).parents[1]
 DEFAULT = ROOT / "docs" / "results" / "default"
@@ -26,6 +27,7 @@ SECTIONS = {
     ],
     "docs/cue.md": ["steps", "priors", "variants", "rates-of-cue"],
     "docs/trust.md": ["noise"],
+    "docs/reproduce.md": list(results_paper.pages()),
 }
 
 
@@ -43,6 +45,7 @@ def filled() -> dict[Path, str]:
     listing = (ROOT / "src" / "fedcue" / "methods" / "fedvpt.py").read_text()
     contents = {
         **results.pages(CPU),
+        **results_paper.pages(),
         "fedvpt": f"```python\n{listing.strip()}\n```",
         "demo": f"```\n{(DEFAULT / 'demo.txt').read_text().strip()}\n```",
         "results": (DEFAULT / "table.md").read_text(),

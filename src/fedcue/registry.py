@@ -123,8 +123,11 @@ DATASETS = Registry(
         "office-home": "fedcue.data.readers.public:OfficeHome",
         "inaturalist": "fedcue.data.readers.public:INaturalist",
         "parquet": "fedcue.data.readers.parquet:Parquet",
-        "folder": "fedcue.data.readers.folders:Folder",
-        "federated-folder": "fedcue.data.readers.folders:FederatedFolder",
+        "folder": "fedcue.data.readers.image_folder:Folder",
+        "manifest": "fedcue.data.readers.manifest:Manifest",
+        "saved": "fedcue.data.readers.saved:Saved",
+        "given": "fedcue.data.readers.given:Given",
+        "federated-folder": "fedcue.data.readers.image_folder:FederatedFolder",
     },
 )
 AGGREGATES = Registry(

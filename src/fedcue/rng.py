@@ -13,6 +13,10 @@ import numpy as np
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
+
+TWISTER_WORDS = 624
+"""Words of 32 bits in the state of torch's generator, a Mersenne Twister."""
 
 
 def _sequence(seed: int, names: tuple[str | int, ...]) -> np.random.SeedSequence:
@@ -26,9 +30,21 @@ def rng(seed: int, *names: str | int) -> np.random.Generator:
 
 
 def torch_rng(seed: int, *names: str | int) -> torch.Generator:
-    """Return the torch (CPU) generator of the stream ``names`` under ``seed``."""
+    """Return the torch (CPU) generator of the stream ``names`` under ``seed``.
+
+    The whole state is set, because ``manual_seed`` uses 32 bits of its seed: among a hundred thousand
+    streams some would be the same.
+    """
     import torch
 
     generator = torch.Generator()
-    generator.manual_seed(int(_sequence(seed, names).generate_state(2, np.uint32)[0]))
+    state = generator.get_state()
+    # As 64-bit numbers: the seed, two flags, the position, and a word of the Mersenne Twister in each of 624.
+    state.numpy().view(np.uint64)[3 : 3 + TWISTER_WORDS] = _words(seed, names, TWISTER_WORDS)
+    generator.set_state(state)
     return generator
+
+
+def _words(seed: int, names: tuple[str | int, ...], count: int) -> NDArray[np.uint32]:
+    """Return the first words of the endless hash (SHAKE256) of a stream's names."""
+    return np.frombuffer(hashlib.shake_256(repr((seed, *names)).encode()).digest(4 * count), "<u4")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,67 @@ def test_an_impossible_partition_is_explained() -> None:
     error = fedcue("partition", "cifar100-pathological", "partition.clients=5").exception
     assert isinstance(error, PartitionError)
     assert "at least 10 clients" in str(error)
+
+
+@pytest.fixture
+def clients(tmp_path: Path) -> Path:
+    """Three clients with two classes each, the last without test images."""
+    for number, name in enumerate(("north", "south", "east")):
+        for part, copies in (("train", 3), ("test", 2 if name != "east" else 0)):
+            for copy in range(2 * copies):
+                path = tmp_path / "clients" / name / part / ("cat", "dog")[copy % 2] / f"{part}{copy}.png"
+                save_picture(path, 100 * number + copy + 50 * (part == "test"))
+    return tmp_path / "clients"
+
+
+@pytest.mark.parametrize("kind", ["federated-folder", "folder"])
+def test_real_clients_are_not_dealt_out_again_by_a_recipe(clients: Path, kind: str) -> None:
+    settings = [f"data={kind}", f"data.root={clients}"]
+    found = json.loads(fedcue("partition", *settings, "--json").stdout)
+    assert found["clients"] == 2
+    assert "own clients" in found["title"]
+    assert "own 2 clients are kept; partition=pathological is not used" in found["notes"][0]
+    assert found["notes"][1].startswith("1 client (east) is left out: fewer than 1 test images")
+    named = ["partition=iid", "partition.clients=4"]
+    assert json.loads(fedcue("partition", *settings, *named, "--json").stdout)["clients"] == 4
+
+
+def test_clients_without_test_images_train_or_are_given_some(clients: Path) -> None:
+    settings = [f"data.root={clients}", "data=federated-folder", "partition=natural"]
+    found = json.loads(fedcue("partition", *settings, "partition.min_test=0", "--json").stdout)
+    assert found["test_images_per_client"]["min"] == 0
+    assert found["notes"] == ["1 client (east) has no test image and cannot be tested."]
+    found = json.loads(fedcue("partition", *settings, "data.test_share=0.34", "--json").stdout)
+    assert (found["clients"], found["notes"]) == (3, [])
+
+
+def test_a_recipe_s_root_is_relative_to_the_recipe(clients: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('base = "default"\n[data]\nname = "federated-folder"\nroot = "clients"\n')
+    assert json.loads(fedcue("partition", str(recipe), "--json").stdout)["clients"] == 2
+
+
+@pytest.mark.parametrize("name", ["folder", "federated-folder", "manifest", "parquet", "saved", "given"])
+def test_show_tells_how_one_s_own_images_are_read(name: str) -> None:
+    shown = " ".join(fedcue("data", "show", name).output.split())
+    assert f"fedcue run data={name} data.root=PATH" in shown
+    assert "data.on_bad_image" in shown
+    assert "data.root" in json.loads(fedcue("data", "show", name, "--json").output)["settings"]
+
+
+def test_check_reads_a_list(pictures: Path) -> None:
+    (pictures / "manifest.csv").write_text(
+        "path,label,split\ntrain/cat/0.png,cat,\ntest/cat/0.png,cat,test\n"
+    )
+    for path in (pictures, pictures / "manifest.csv"):
+        assert (
+            "1 training and 1 test images, 1 classes; 0 problems" in fedcue("data", "check", str(path)).output
+        )
+
+
+def test_check_does_not_wait_for_a_pipe(pictures: Path) -> None:
+    os.mkfifo(pictures / "train" / "cat" / "pipe.png")
+    done = fedcue("data", "check", str(pictures))
+    assert done.exit_code == 1
+    assert "pipe.png" in done.output
+    assert "not an ordinary file" in done.output

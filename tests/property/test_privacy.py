@@ -8,6 +8,7 @@ lower end of a confidence interval of what was measured must respect the bound.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -26,6 +27,7 @@ from fedcue.methods.tensors import trained as trained_spec
 from fedcue.methods.tensors import zeros
 from fedcue.privacy.accounting import Ledger
 from fedcue.privacy.mechanisms import DifferentialPrivacy, PaperNoise, clipped
+from fedcue.privacy.stream import NoiseStream
 from fedcue.types import ServerState, Update
 
 CLASSES, LAYERS, WIDTH = 4, 3, 5
@@ -44,8 +46,14 @@ def stream(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def noise(seed: int) -> Callable[[], NoiseStream]:
+    """Return what makes a stream of noise; calls go on in one stream."""
+    made = NoiseStream.simulated(seed)
+    return lambda: made
+
+
 def statistics(privacy, vectors: Tensor, labels: Tensor, generator=None) -> dict[str, Tensor]:
-    sums = privacy.class_sums(CLASSES, generator or stream(0))
+    sums = privacy.class_sums(CLASSES, generator or noise(0))
     for part in torch.arange(len(labels)).split(3):
         sums.add(vectors[part], labels[part])
     return sums.reply()
@@ -117,7 +125,7 @@ def test_short_changes_are_not_clipped():
 def test_every_class_is_released_whether_the_client_has_it_or_not():
     privacy = DifferentialPrivacy(where="local", noise=1.0)
     reply = statistics(privacy, torch.randn(6, LAYERS, WIDTH), torch.zeros(6, dtype=torch.int64))
-    sent = privacy.leave(Update(0, 6, reply), {}, TABLE, stream(1)).tensors
+    sent = privacy.leave(Update(0, 6, reply), {}, TABLE, noise(1)).tensors
     assert (sent["centroids"] != 0).all()
     assert (sent["holds"] != 0).all()
 
@@ -125,14 +133,14 @@ def test_every_class_is_released_whether_the_client_has_it_or_not():
 @pytest.mark.parametrize("where", ["central", "local"])
 def test_the_training_loss_stays_at_the_client(where):
     privacy = DifferentialPrivacy(where=where, noise=1.0)
-    assert privacy.leave(trained(0, 1.0), SENT, TABLE, stream(1)).loss is None
+    assert privacy.leave(trained(0, 1.0), SENT, TABLE, noise(1)).loss is None
 
 
 def test_rare_and_absent_classes_are_dropped_after_the_noise():
     privacy = DifferentialPrivacy(noise=0.5, radius=1.0)
     labels = torch.tensor([0] * 50 + [1] * 1)
     reply = statistics(privacy, torch.randn(51, LAYERS, WIDTH), labels)
-    sums = added_up(privacy, {}, stream(3), Update(0, 51, reply))
+    sums = added_up(privacy, {}, noise(3), Update(0, 51, reply))
     assert (sums.total("holds") > 0).tolist() == [True, False, False, False]
     assert torch.equal(sums.total("centroids")[:, 1:], torch.zeros(LAYERS, CLASSES - 1, WIDTH))
 
@@ -146,9 +154,9 @@ def noise_of(privacy, seed: int) -> dict[str, Tensor]:
     reply = statistics(privacy, torch.zeros(200, LAYERS, WIDTH), torch.arange(200) % CLASSES)
     update = Update(0, 10, {**update.tensors, **reply})
     if privacy.where == "local":
-        noisy = privacy.leave(update, SENT, TABLE, stream(seed)).tensors
+        noisy = privacy.leave(update, SENT, TABLE, noise(seed)).tensors
     else:
-        noisy = added_up(privacy, SENT, stream(seed), update).tensors
+        noisy = added_up(privacy, SENT, noise(seed), update).tensors
     return {
         name: (noisy[name] - update.tensors[name])
         / (privacy.noise * privacy.sensitivity(KINDS[name], update.tensors[name]))
@@ -172,7 +180,7 @@ def test_paper_noise_is_laplace_of_the_papers_scale():
     labels = torch.zeros(8, dtype=torch.int64)
     distances = (vectors - vectors.mean(0)).abs().sum(-1).amax(0)  # [L]
     scale = 2 * distances / 8 / 0.2
-    releases = [statistics(privacy, vectors, labels, stream(seed))["centroids"] for seed in range(300)]
+    releases = [statistics(privacy, vectors, labels, noise(seed))["centroids"] for seed in range(300)]
     units = (torch.stack(releases)[:, :, 0] - vectors.mean(0)) / scale[:, None]
     assert kstest(units.flatten().numpy(), "laplace").pvalue > 1e-4
     assert not torch.stack(releases)[:, :, 1:].any()  # absent classes are exact zeros
@@ -215,7 +223,7 @@ def test_the_best_attack_on_dp_statistics_stays_below_the_stated_epsilon():
     for sign in (1, -1):
         reply = statistics(privacy, sign * record, torch.tensor([1]))
         update = Update(0, 1, reply)
-        generator = stream(7 + sign)
+        generator = noise(7 + sign)()
         noisy = [privacy.noisy(update.tensors, TABLE, generator)["centroids"] for _ in range(8_000)]
         scores.append(torch.stack(noisy)[:, :, 1, 0].sum(1))  # the log likelihood ratio, up to scale
     spent = Ledger()
@@ -231,7 +239,7 @@ def test_the_best_attack_on_dp_updates_stays_below_the_stated_epsilon():
     scores = []
     for sign in (1, -1):
         update = Update(0, 10, {name: tensor + sign * 9.0 for name, tensor in SENT.items()})
-        generator = stream(17 + sign)
+        generator = noise(17 + sign)
         total = torch.zeros(4_000, dtype=torch.float64)
         for trial in range(len(total)):
             for _ in range(2):
@@ -257,7 +265,7 @@ def test_the_papers_noise_violates_the_epsilon_it_claims(images):
     other[0] += 1.0
     labels = torch.zeros(images, dtype=torch.int64)
     centroids = [
-        torch.stack([statistics(privacy, data, labels, stream(s))["centroids"][:, 0] for s in range(600)])
+        torch.stack([statistics(privacy, data, labels, noise(s))["centroids"][:, 0] for s in range(600)])
         for data in (equal, other)
     ]
     exact, noisy = (int((released == 1.0).all((1, 2)).sum()) for released in centroids)
@@ -280,7 +288,7 @@ def test_another_class_of_one_record_moves_peps_centroids_by_no_more_than_one_un
     state = ServerState(0, {**state.tensors, "prototypes": rows})
     visit = replace(
         tiny.client(0),
-        class_sums=lambda classes: privacy.class_sums(classes, stream(0)),
+        class_sums=lambda classes: privacy.class_sums(classes, noise(0)),
         hide_priors=privacy.hide_priors,
     )
 

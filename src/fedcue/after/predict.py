@@ -155,7 +155,8 @@ def _model(folder: Path, description: Mapping[str, Any]) -> Model:
     state = ServerState(description["rounds"], tensors)
     classes, seed = tuple(map(str, description["classes"])), int(description["seed"])
     assert isinstance(method, Method)
-    model = PromptedViT(backbone, description.get("precision", "float32"))
+    feature_norm = description["backbone"].get("feature_norm")
+    model = PromptedViT(backbone, description.get("precision", "float32"), feature_norm)
     return Model(model, method, state, sizes, seed, classes, clients, load_memories(folder))
 
 

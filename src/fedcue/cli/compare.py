@@ -29,7 +29,11 @@ Recipes = Annotated[
 ]
 Methods = Annotated[
     str | None,
-    typer.Option("--methods", help="'all' (the paper's) or names: pep,fedvpt.", show_default="the recipe's"),
+    typer.Option(
+        "--methods",
+        help="'all' (the paper's), names: pep,fedvpt, or 'none': variants only.",
+        show_default="the recipe's",
+    ),
 ]
 Variants = Annotated[
     list[str] | None,

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from fedcue.data.options import DataOptions
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, download and check datasets.")
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset of 'fedcue data ls'.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="A dataset of 'fedcue data ls', or a kind of your own: folder, manifest ..."
+    ),
+]
 
 
 @app.command("ls")
@@ -50,14 +55,22 @@ def ls(as_json: Json = False) -> None:
         )
     console = Console(soft_wrap=True)
     print_wide(console, table)
-    console.print("Your own images: data=folder, federated-folder or parquet, with data.root=FOLDER.")
+    console.print(
+        "Your own images: data=folder, federated-folder, manifest, parquet or saved, with data.root=PATH; "
+        "fedcue data show folder tells more.",
+        highlight=False,
+    )
 
 
 @app.command("show")
 def show(name: Name, as_json: Json = False) -> None:
     """Tell what is known of a dataset: sizes, source, licence, layouts that can be read."""
-    from fedcue.data.catalogue import describe
+    from fedcue.data.catalogue import CATALOGUE, describe
+    from fedcue.registry import DATASETS
 
+    if name in DATASETS.names() and name not in CATALOGUE:
+        _show_own(name, as_json)
+        return
     one = describe(name)
     if as_json:
         typer.echo(json.dumps(_plain(one)))
@@ -86,6 +99,26 @@ def show(name: Name, as_json: Json = False) -> None:
     Console(soft_wrap=True).print(f"[bold]{name}[/]", table, sep="\n", highlight=False)
 
 
+def _show_own(name: str, as_json: bool) -> None:
+    """Tell how images of one's own are read: what for, and every setting."""
+    from fedcue.registry import DATASETS
+
+    options = DATASETS.get(name)
+    summary = (options.__doc__ or "").splitlines()[0].replace("``", "")
+    settings = {f"data.{key}": field.description or "" for key, field in options.model_fields.items()}
+    if as_json:
+        typer.echo(json.dumps({"name": name, "summary": summary, "settings": settings}))
+        return
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_row("[bold]what[/]", escape(summary))
+    table.add_row(
+        "[bold]use[/]", f"fedcue data check PATH data={name}; fedcue run data={name} data.root=PATH"
+    )
+    for key, text in settings.items():
+        table.add_row(f"[bold]{key}[/]", escape(text))
+    Console(soft_wrap=True).print(f"[bold]{name}[/]", table, sep="\n", highlight=False)
+
+
 def _plain(one: Description) -> dict[str, object]:
     """Return a description for a program to read."""
     return {key: value for key, value in asdict(one).items() if key != "owner_sizes"}
@@ -105,7 +138,7 @@ def fetch(name: Name, as_json: Json = False) -> None:
 
 @app.command("check")
 def check(
-    path: Annotated[Path, typer.Argument(help="A folder of images or Parquet files.")],
+    path: Annotated[Path, typer.Argument(help="A folder of images or Parquet files, or a list of images.")],
     settings: Annotated[
         list[str] | None,
         typer.Argument(

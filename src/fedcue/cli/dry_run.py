@@ -14,7 +14,7 @@ from fedcue.cli.progress import size
 
 if TYPE_CHECKING:
     from fedcue.config.settings import RunConfig
-    from fedcue.plan.dry_run import Plan
+    from fedcue.plan.dry_run import Plan, Ratios
 
 Rows = list[tuple[str, str]]
 
@@ -34,7 +34,7 @@ def show_plan(config: RunConfig, as_json: bool) -> None:
         highlight=False,
     )
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    sections = (_clients, _backbone, _traffic, _arithmetic, _memory, _time)
+    sections = (_clients, _ratios, _backbone, _traffic, _arithmetic, _memory, _time)
     for section in sections:
         for number, (name, text) in enumerate(section(planned)):
             title = "" if number else f"[bold]{section.__name__.removeprefix('_')}[/]"
@@ -52,6 +52,33 @@ def _clients(plan: Plan) -> Rows:
         ("classes", f"{people.classes:,}, of which a client holds {_spread(people.classes_per_client)}"),
         ("known from", source),
     ]
+
+
+def _ratios(plan: Plan) -> Rows:
+    """Return the ratios that tell how like another scale this one is, beside those of the recipe's own."""
+    own, whole = plan.ratios, _recipes_ratios(plan.recipe)
+    names = {
+        "classes_to_width": "classes / width",
+        "share_held": "share of the classes a client holds",
+        "visits_of_a_class": "visits of a class in a round",
+        "steps_of_a_visit": "steps of a visit",
+    }
+    rows = []
+    for key, words in names.items():
+        text = f"{getattr(own, key):.3g} {words}"
+        if whole is not None and whole != own:
+            text += f" (recipe without a scale: {getattr(whole, key):.3g})"
+        rows.append(("", text))
+    return rows
+
+
+def _recipes_ratios(recipe: str) -> Ratios | None:
+    from fedcue.config.layers import load
+    from fedcue.config.recipes import recipes
+    from fedcue.plan.dry_run import ratios
+    from fedcue.plan.stand_ins import stand_in
+
+    return ratios(stand_in(load(recipe))) if recipe in recipes() else None
 
 
 def _spread(values: tuple[int, int, int]) -> str:

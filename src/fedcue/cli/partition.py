@@ -82,9 +82,10 @@ def _share(config: RunConfig) -> tuple[PartitionMap, Partition, bool]:
         np.stack([np.bincount(dataset.labels[indices], minlength=classes) for indices in part])
         for part in (parts.train, parts.test)
     )
-    options = config.partition.model_dump(exclude_none=True)
+    options = config.partition.model_dump(exclude_none=True, exclude={"own_clients"})
     detail = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in options.items())
-    title = f"{dataset.name}, {config.partition.name} ({detail}), seed {config.seed}"
+    rule = "its own clients" if parts.instead_of else f"{parts.rule} ({detail})"
+    title = f"{dataset.name}, {rule}, seed {config.seed}"
     shared = PartitionMap(title, parts.names, parts.domains, dataset.classes, train, test)
     return shared, parts, only_outlined(dataset.images)
 

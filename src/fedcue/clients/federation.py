@@ -126,7 +126,7 @@ def load_model(config: RunConfig) -> PromptedViT:
     if config.precision == "bfloat16" and not has_bfloat16(config.device):
         log.warning("This processor has no bfloat16: precision=bfloat16 is emulated, slower than float32.")
     backbone = load_backbone(config.backbone.name, config.backbone.image_size)
-    return PromptedViT(backbone.to(config.device), config.precision)
+    return PromptedViT(backbone.to(config.device), config.precision, config.backbone.feature_norm)
 
 
 def check_device(device: str) -> None:

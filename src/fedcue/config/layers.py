@@ -38,6 +38,7 @@ def resolve(
         folded: dict[str, Any] = {"recipe": name}
         for layer in layers(settings, dict(overrides or {})):
             merge(folded, layer)
+        _keep_own_clients(folded, overrides or {})
         return _validate(folded)
     except RecursionError as error:
         raise ConfigError("Settings are nested too deeply. Give section.key=value.") from error
@@ -68,6 +69,14 @@ def layers(settings: Mapping[str, Any], overrides: dict[str, Any]) -> list[Mappi
         overrides,
         method.fixed,
     ]
+
+
+def _keep_own_clients(folded: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Keep the clients that a dataset has, unless the overrides name a partition."""
+    named = {"partition", "partition.name"} & set(overrides)
+    partition = folded.get("partition")
+    if isinstance(partition, dict):
+        partition.setdefault("own_clients", "mix" if named else "keep")
 
 
 def _method_name(*settings: Mapping[str, Any]) -> str:

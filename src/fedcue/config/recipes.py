@@ -53,6 +53,7 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
             "fedcue list names."
         ) from error
     check_paper(name, own.get("paper", {}))
+    _anchor(own, path.parent)
     if "base" not in own:
         return name, own
     base = str(own.pop("base"))
@@ -62,6 +63,21 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
     for table in (settings, own):
         merge(merged, {key: value for key, value in table.items() if key not in NOT_INHERITED})
     return name, merged | {key: own[key] for key in NOT_INHERITED if key in own}
+
+
+def _anchor(own: dict[str, Any], folder: Path) -> None:
+    """Let ``data.root`` of a recipe be relative to the recipe, if there is such a place."""
+    data = own.get("data")
+    root = data.get("root") if isinstance(data, dict) else None
+    if isinstance(root, str) and _exists(folder / root):
+        own["data"] = {**own["data"], "root": str((folder / root).absolute())}
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long, or with marks no file name can have
+        return False
 
 
 def _is_file(path: Path) -> bool:

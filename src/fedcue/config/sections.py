@@ -33,6 +33,9 @@ class BackboneOptions(Options):
     image_size: int | None = Field(
         default=None, ge=1, le=4096, description="pixels (default: the checkpoint's)"
     )
+    feature_norm: float | None = Field(
+        default=None, gt=0, description="length of the final features (default: as the backbone has them)"
+    )
 
 
 class EvaluationOptions(Options):

@@ -72,6 +72,8 @@ class Dataset:
     domain_names: tuple[str, ...] = ()
     owners: Indices | None = None
     owner_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What a user should know of how the files were read."""
 
     def __len__(self) -> int:
         """Return the number of images, training and test together."""

@@ -20,6 +20,17 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _WHITE = (255, 255, 255, 255)
 
 
+class UnreadableError(DataError):
+    """An image cannot be read."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(
+            f"Cannot read {where} ({reason}). Mend or remove it, or leave unreadable images out with "
+            "data.on_bad_image=skip."
+        )
+        self.where, self.reason = where, reason
+
+
 def decode(
     images: ImageSource, index: int, size: int, max_pixels: int = PILLOW_LIMIT // 2
 ) -> NDArray[np.uint8]:
@@ -33,10 +44,7 @@ def decode(
         reason = f"{width} x {height} pixels are more than data.max_pixels={max_pixels}"
     except Exception as error:  # decoders of foreign bytes fail in many ways; all mean: unreadable
         reason = f"{type(error).__name__}: {error}"[:300]
-    raise DataError(
-        f"Cannot read {images.describe(index)} ({reason}). Mend or remove it, or leave unreadable images "
-        "out with data.on_bad_image=skip."
-    )
+    raise UnreadableError(images.describe(index), reason)
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:

@@ -16,6 +16,13 @@ from fedcue.data.decode import FORMATS
 from fedcue.errors import DataError
 
 
+def ordinary(path: Path) -> Path:
+    """Return the path of an ordinary file; a pipe would be waited for without an end, a device never ends."""
+    if not path.is_file():
+        raise OSError(f"{path} is not an ordinary file")
+    return path
+
+
 @dataclass(frozen=True, eq=False)
 class FileImages:
     """One file per image."""
@@ -28,11 +35,11 @@ class FileImages:
 
     def open(self, index: int) -> Image.Image:
         """Open the file ``index``."""
-        return Image.open(self.paths[index], formats=FORMATS)
+        return Image.open(ordinary(self.paths[index]), formats=FORMATS)
 
     def content(self, index: int) -> bytes:
         """Return the bytes of the file ``index``."""
-        return self.paths[index].read_bytes()
+        return ordinary(self.paths[index]).read_bytes()
 
     def describe(self, index: int) -> str:
         """Return the path of the file ``index``."""

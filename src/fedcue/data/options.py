@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
+from pydantic.config import JsonDict
 
 from fedcue.data.apportion import at_most, spread, stratified
 from fedcue.data.dataset import Dataset, Indices
 from fedcue.data.decode import PILLOW_LIMIT
+from fedcue.errors import printable
 from fedcue.registry import Options
 from fedcue.rng import rng
+
+log = logging.getLogger(__name__)
+
+TEST_SHARE = 0.2
+"""Share of the training images to test on where there is no test split and nothing else is asked for."""
+
+_MACHINE: JsonDict = {"scope": "machine"}
 
 
 class DataOptions(Options):
@@ -25,10 +35,17 @@ class DataOptions(Options):
     root: Path | None = Field(
         None,
         description="folder of a local copy; without it the data is downloaded",
-        json_schema_extra={"scope": "machine"},
+        json_schema_extra=_MACHINE,
     )
     classes: tuple[str, ...] | None = Field(None, description="keep only these classes, in this order")
-    test_share: float = Field(0.2, gt=0, lt=1, description="share set aside where there is no test split")
+    first_classes: PositiveInt | None = Field(None, description="keep only so many classes, the first ones")
+    test_share: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="share of the training images to test on: of all where there is no test split (default "
+        "0.2) and, if given, of each client that has no test images",
+    )
     imbalance: float | None = Field(
         None, ge=1, description="long tail: the first class keeps this many times the share of the last"
     )
@@ -47,13 +64,17 @@ class DataOptions(Options):
         2**31,
         ge=0,
         description="beyond this many bytes, decoded images lie in a file, not in memory",
-        json_schema_extra={"scope": "machine"},
+        json_schema_extra=_MACHINE,
     )
     cache_folder: Path | None = Field(
-        None,
-        description="where that file lies; the system's temporary folder",
-        json_schema_extra={"scope": "machine"},
+        None, description="where that file lies; the system's temporary folder", json_schema_extra=_MACHINE
     )
+
+    @field_validator("root")
+    @classmethod
+    def _absolute(cls, root: Path | None) -> Path | None:
+        """Keep the place itself, so that a run's settings mean the same from any folder."""
+        return None if root is None else root.expanduser().absolute()
 
     @abstractmethod
     def read(self) -> Dataset:
@@ -65,7 +86,10 @@ class DataOptions(Options):
 
     def load(self, seed: int) -> Dataset:
         """Read the dataset, give it a test split if it has none, and subsample it as asked."""
-        return self._finish(self.read(), seed)
+        dataset = self._finish(self.read(), seed)
+        for note in dataset.notes:
+            log.warning("%s", printable(note))
+        return dataset
 
     def outline(self, seed: int) -> Dataset:
         """Return what ``load`` would, perhaps without images and with estimated numbers, to plan a run."""
@@ -74,8 +98,12 @@ class DataOptions(Options):
     def _finish(self, dataset: Dataset, seed: int) -> Dataset:
         if self.classes is not None:
             dataset = dataset.keep_classes(self.classes)
+        if self.first_classes is not None:
+            dataset = dataset.keep_classes(dataset.classes[: self.first_classes])
         if not dataset.is_test.any():
-            dataset = _with_test_split(dataset, self.test_share, rng(seed, "test split"))
+            dataset = _with_test_split(dataset, self.test_share or TEST_SHARE, rng(seed, "test split"))
+        elif self.test_share is not None and dataset.owners is not None:
+            dataset = _with_tested_clients(dataset, self.test_share, rng(seed, "test split"))
         if self.imbalance is not None:
             dataset = _long_tailed(dataset, self.imbalance, rng(seed, "imbalance"))
         return self._limited(dataset, seed)
@@ -109,6 +137,19 @@ def _with_test_split(dataset: Dataset, share: float, generator: np.random.Genera
         chosen = owned[spread(dataset.owners[owned], dataset.labels[owned], share, generator)]
     is_test = np.zeros(len(dataset), dtype=np.bool_)
     is_test[chosen] = True
+    return replace(dataset, is_test=is_test)
+
+
+def _with_tested_clients(dataset: Dataset, share: float, generator: np.random.Generator) -> Dataset:
+    """Set a share of their training images aside for clients that have no test images, if others have."""
+    assert dataset.owners is not None
+    tested = np.unique(dataset.owners[dataset.is_test & (dataset.owners >= 0)])
+    untested = np.flatnonzero((dataset.owners >= 0) & ~np.isin(dataset.owners, tested))
+    if not len(tested) or not len(untested):
+        return dataset
+    is_test = dataset.is_test.copy()
+    chosen = spread(dataset.owners[untested], dataset.labels[untested], share, generator)
+    is_test[untested[chosen]] = True
     return replace(dataset, is_test=is_test)
 
 

@@ -5,6 +5,7 @@ Ordinary memory is enough for that, and unlike ``/dev/shm`` it is not limited to
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -17,8 +18,13 @@ import torch
 from torch import Tensor
 
 from fedcue.data.dataset import Dataset, Indices
-from fedcue.data.decode import PILLOW_LIMIT, decode
-from fedcue.errors import DataError
+from fedcue.data.decode import PILLOW_LIMIT, UnreadableError, decode
+from fedcue.errors import DataError, printable
+
+log = logging.getLogger(__name__)
+
+NAMED = 10
+"""Skipped images that are called by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +70,20 @@ def decode_images(
         try:
             images[row] = torch.from_numpy(decode(dataset.images, index, size, max_pixels))
             rows[index] = row
-        except DataError:
+        except UnreadableError as error:
             if on_bad == "error":
                 raise
             bad.append(index)
+            if len(bad) <= NAMED:
+                log.warning("Skipped %s", printable(f"{error.where}: {error.reason}"))
         if progress is not None:
             progress(row + 1, len(wanted))
+    if bad:
+        log.warning(
+            "%s of %s images could not be read and are left out; fedcue data check lists them all.",
+            f"{len(bad):,}",
+            f"{len(wanted):,}",
+        )
     return PixelStore(images, rows, np.array(bad, dtype=np.int64))
 
 

@@ -164,7 +164,7 @@ def _classes(config: RunConfig) -> tuple[str, ...]:
 
 
 def _clients(config: RunConfig, deployment: Deployment) -> int:
-    clients = deployment.clients or getattr(config.partition, "clients", None)
+    clients = deployment.clients or config.partition.planned_clients
     if not clients:
         raise ConfigError("The number of clients is not known: give clients=N in the run config.")
     return int(clients)

@@ -53,6 +53,8 @@ def asked_for(
             table.sweep,
             read_variants(variants, table, methods),
         )
+        if not grid.methods and not grid.variants:
+            raise ConfigError("--methods none leaves nothing to run. Give --variant, or methods.")
         if name in [one.name for one in found]:
             raise ConfigError(f"Two recipes are called {name!r}. Give them in calls of their own.")
         found.append(Asked(name, grid, table.target if target is None else target))

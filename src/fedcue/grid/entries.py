@@ -67,11 +67,11 @@ def _accuracies(summary: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    """Return a number as a cell: six digits after the point, nothing for none."""
+    """Return a number as a cell: ten digits after the point, nothing for none."""
     if value is None:
         return ""
     if isinstance(value, float):
-        return f"{value:.6f}".rstrip("0").rstrip(".") if abs(value) < 1e15 else str(value)
+        return f"{value:.10f}".rstrip("0").rstrip(".") if abs(value) < 1e15 else str(value)
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -65,8 +65,4 @@ def asked_at_test(config: RunConfig) -> list[str]:
 
 def _backbone_name(name: str) -> str:
     """Return a backbone's name; that of a folder is its last part, wherever it lies."""
-    return Path(name).name if "/" in name and _is_folder(name) else name
-
-
-def _is_folder(name: str) -> bool:
-    return name.startswith(("/", ".", "PATH/")) or Path(name).is_dir()
+    return Path(name).name if "/" in name and Path(name).is_dir() else name

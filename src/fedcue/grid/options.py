@@ -62,7 +62,10 @@ def read_methods(text: str | None, default: Sequence[str] = ()) -> tuple[str, ..
     """Return the methods of ``--methods all,a,b``; without it those of the recipe, or all.
 
     All are the paper's and those installed by other packages; our own are named beside it: ``all,ncm``.
+    With ``none`` only variants are run.
     """
+    if text == "none":
+        return ()
     given = list(default) if text is None else [name.strip() for name in text.split(",") if name.strip()]
     all_ = (*PAPER_METHODS, *(name for name in METHODS.names() if name not in METHODS.builtin))
     names = [name for one in given or ["all"] for name in (all_ if one == "all" else (one,))]
@@ -111,7 +114,7 @@ def read_variants(texts: Iterable[str] | None, table: CompareTable, methods: str
         given = [_method_and_settings(text) for text in texts]
     else:
         given = [(method, text) for method, listed in table.variants.items() for text in listed]
-        if methods is not None:
+        if methods not in (None, "none"):
             named = read_methods(methods)
             given = [(method, text) for method, text in given if method in (*named, ALL, "all")]
     variants: dict[str, tuple[Mapping[str, Any], ...]] = {}

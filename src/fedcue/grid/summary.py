@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from fedcue.grid.groups import group_of, place_of
-from fedcue.grid.table import Row
+from fedcue.grid.table import Row, identity_of
 
 NONE = "–"
 MEASURES = {
@@ -49,11 +49,15 @@ def values(rows: Iterable[Row], column: str) -> list[float]:
 
 
 def lines_of(rows: Iterable[Row]) -> list[Line]:
-    """Group rows over seeds, in the order of kinds and methods; variants stay in the order of the rows."""
-    groups: dict[tuple[str, str, str], list[Row]] = {}
+    """Group rows that differ in the seed only, by kind and method; variants stay in the order of rows."""
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault((row["recipe"], row["method"], row["variant"]), []).append(row)
-    lines = [Line(*key, tuple(members)) for key, members in groups.items()]
+        recipe, method, _, settings = identity_of(row)
+        groups.setdefault(repr((recipe, method, settings)), []).append(row)
+    lines = [
+        Line(members[0]["recipe"], members[0]["method"], members[0]["variant"], tuple(members))
+        for members in groups.values()
+    ]
     recipes = list(dict.fromkeys(line.recipe for line in lines))
     return sorted(lines, key=lambda line: (recipes.index(line.recipe), place_of(line.method)))
 

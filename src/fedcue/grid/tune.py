@@ -66,6 +66,8 @@ def validation_grid(grid: Grid) -> Grid:
         raise ConfigError(
             "Nothing to choose from. Give --grid key=value,value, such as training.lr=0.03,0.1."
         )
+    if not grid.methods:
+        raise ConfigError("--methods none leaves nothing to tune. Give methods, as in --methods pep,fedvpt.")
     for key in FIXED:
         if key in grid.values:
             raise ConfigError(f"--grid {key}= is not possible: candidates are compared on validation images.")

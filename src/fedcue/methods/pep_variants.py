@@ -36,6 +36,23 @@ class PEPVariants(PEP):
         default="uniform", description="count: centroids weigh by their images"
     )
 
+    class_average: Literal["all", "holders"] = fm.Field(
+        default="all",
+        description="who enters a class prompt's mean; holders: not in the paper",
+    )
+
+    def check(self, sizes: fm.Sizes) -> None:
+        """Refuse averages over holders where clients do not count alike."""
+        super().check(sizes)
+        if self.class_average == "holders" and (self.weighting, self.prototype_weight) != (
+            "uniform",
+            "uniform",
+        ):
+            raise fm.ConfigError(
+                "method.class_average=holders counts holders, not images. Give method.weighting=uniform and "
+                "method.prototype_weight=uniform."
+            )
+
     def needs_all_rows(self) -> str:
         """Name the setting under which a client mixes the prompts of all classes."""
         return "method.prior=uniform" if self.prior == "uniform" else super().needs_all_rows()
@@ -59,6 +76,16 @@ class PEPVariants(PEP):
             return state
         literal = sums.total("centroids") / max(sums.updates, 1)
         return fm.ServerState(0, {**state.tensors, "prototypes": literal})
+
+    def aggregate(self, state: fm.ServerState, sums: fm.Sums) -> fm.ServerState:
+        """Aggregate as PEP does; class prompts may move by the mean change of their holders."""
+        after = super().aggregate(state, sums)
+        if self.class_average == "all":
+            return after
+        old, mean = state.tensors["class_prompts"], after.tensors["class_prompts"]
+        holders = sums.total("holds").clamp(min=1)[:, None]  # a client without the class changes nothing
+        moved = old + (mean - old) * sums.updates / holders
+        return fm.ServerState(after.round, {**after.tensors, "class_prompts": moved})
 
     def warm_up(self, client: fm.Client) -> fm.Tensors:
         """Send class means or, by count, class sums."""

@@ -68,11 +68,17 @@ class Prefix:
 class PromptedViT:
     """The frozen backbone and the ways to run it."""
 
-    def __init__(self, backbone: VisionTransformer, precision: Precision = "float32") -> None:
+    def __init__(
+        self,
+        backbone: VisionTransformer,
+        precision: Precision = "float32",
+        feature_norm: float | None = None,
+    ) -> None:
         self.backbone = backbone if precision == "float32" else with_products_in(torch.bfloat16, backbone)
         self.precision = precision
         self.architecture = backbone.architecture
         self.depth = backbone.architecture.depth
+        self.feature_scale = 1.0 if feature_norm is None else feature_norm / usual_length(backbone)
 
     @property
     def device(self) -> torch.device:
@@ -105,7 +111,8 @@ class PromptedViT:
         """Return the first ``read`` final tokens, normalised: ``[B, read, d]``."""
         if prefix.block == self.depth:
             return prefix.tokens
-        return self.backbone.norm(self._run(prefix, prompts, self.depth, read))  # type: ignore[no-any-return]
+        tokens: Tensor = self.backbone.norm(self._run(prefix, prompts, self.depth, read))
+        return tokens if self.feature_scale == 1.0 else tokens * self.feature_scale
 
     def cls_tokens(self, prefix: Prefix, prompts: Prompter, blocks: tuple[int, ...]) -> Tensor:
         """Return cls at the input of each of ``blocks`` (``depth``: the output): ``[B, len, d]``.
@@ -137,6 +144,11 @@ class PromptedViT:
                 x = block(x, qkv, read if index == stop - 1 else None)
                 qkv = None
         return x
+
+
+def usual_length(backbone: VisionTransformer) -> float:
+    """Return about how long final features are, without any data: as the final LayerNorm's weight is."""
+    return float(torch.linalg.vector_norm(backbone.norm.weight))
 
 
 def with_products_in(dtype: torch.dtype, backbone: VisionTransformer) -> VisionTransformer:

@@ -39,6 +39,20 @@ class Population:
 
 
 @dataclass(frozen=True)
+class Ratios:
+    """What a smaller scale must keep, if its results are to say something of the larger one."""
+
+    classes_to_width: float
+    """Classes that one mixed prompt must tell apart, for each of its numbers."""
+    share_held: float
+    """Share of the classes that a client holds (the median)."""
+    visits_of_a_class: float
+    """How often a class is visited in a round."""
+    steps_of_a_visit: float
+    """Training steps of a client (the median) in a round."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a run would do; ``gflops`` is the measured speed of one core, of which a run uses ``workers``."""
 
@@ -50,6 +64,7 @@ class Plan:
     rounds: int
     clients_per_round: int
     population: Population
+    ratios: Ratios
     travel: Travel
     arithmetic: Arithmetic
     memory: Memory
@@ -80,6 +95,7 @@ def plan(config: RunConfig, gflops: float | None = None) -> Plan:
         rounds=config.rounds,
         clients_per_round=config.clients_per_round,
         population=_population(stand),
+        ratios=ratios(stand),
         travel=typical.travel(),
         arithmetic=arithmetic,
         memory=typical.memory(),
@@ -104,6 +120,21 @@ def matmul_gflops(seconds: float = 0.5) -> float:
             left @ right
         best = min(best, time.process_time() - started)
     return 2e-9 * 5 * left.numel() * right.shape[1] / best
+
+
+def ratios(stand: StandIn) -> Ratios:
+    """Return the ratios of a run."""
+    roster, config = stand.federation.roster, stand.federation.config
+    clients = some(roster.training_clients.tolist())
+    held = float(np.median([stand.class_count(client) for client in clients]))
+    classes, training = roster.sizes.classes, config.training
+    images = float(np.median(roster.train_sizes[roster.training_clients]))
+    return Ratios(
+        classes_to_width=classes / roster.sizes.width,
+        share_held=held / classes,
+        visits_of_a_class=config.clients_per_round * held / classes,
+        steps_of_a_visit=training.epochs * images / training.batch_size,
+    )
 
 
 def _population(stand: StandIn) -> Population:

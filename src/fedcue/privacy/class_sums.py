@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from fedcue.aggregate.class_means import CentroidSums
+from fedcue.privacy.stream import NoiseStream
 
 
 class ClippedSums(CentroidSums):
@@ -40,9 +43,9 @@ class PaperSums(CentroidSums):
     one image, or with equal ones, is sent as it is; and absent classes are sent as exact zeros.
     """
 
-    def __init__(self, classes: int, epsilon: float, generator: Generator) -> None:
+    def __init__(self, classes: int, epsilon: float, stream: NoiseStream) -> None:
         super().__init__(classes)
-        self.epsilon, self.generator = epsilon, generator
+        self.epsilon, self.stream = epsilon, stream
         self._seen: list[tuple[Tensor, Tensor]] = []
 
     def add(self, vectors: Tensor, labels: Tensor) -> None:
@@ -53,7 +56,7 @@ class PaperSums(CentroidSums):
     def reply(self, by_count: bool = False) -> dict[str, Tensor]:
         """Return noisy centroids (or, with ``by_count``, these times the counts) and who holds them."""
         reply = super().reply(by_count)
-        noise = laplace(self._scales(), reply["centroids"].shape[-1], self.generator)  # [C, L, d]
+        noise = laplace(self._scales(), reply["centroids"].shape[-1], self.stream)  # [C, L, d]
         factor = self.counts[:, None, None] if by_count else 1.0
         noisy = reply["centroids"].double() + (noise * factor).transpose(0, 1)
         return {**reply, "centroids": noisy.float().contiguous()}
@@ -69,13 +72,9 @@ class PaperSums(CentroidSums):
         return 2 * largest / self.counts.clamp(min=1)[:, None] / self.epsilon
 
 
-def laplace(scales: Tensor, width: int, generator: Generator) -> Tensor:
+def laplace(scales: Tensor, width: int, stream: NoiseStream) -> Tensor:
     """Draw Laplace noise ``[..., width]`` of the given scales: the difference of two exponentials."""
-    uniform = torch.rand(2, *scales.shape, width, generator=generator, dtype=torch.float64)
+    shape = (2, *scales.shape, width)
+    uniform = torch.from_numpy(stream.uniform_floats(math.prod(shape))).view(shape)
     exponential = -torch.log1p(-uniform)
     return (exponential[0] - exponential[1]) * scales[..., None]
-
-
-def gaussian(like: Tensor, deviation: float, generator: Generator) -> Tensor:
-    """Draw Gaussian noise of the shape of ``like`` in float64."""
-    return deviation * torch.randn(like.shape, generator=generator, dtype=torch.float64)

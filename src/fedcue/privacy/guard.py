@@ -1,40 +1,36 @@
 """What stands between clients and server: noise and clipping on the way up, the rule of adding up.
 
-Noise comes from streams named by seed, client and round: a simulation can be repeated. Who knows the
-seed can take the noise away again, and a deployment gives ``fresh_stream`` instead.
+Noise comes from keystreams. Those of a simulation are named by seed, client and round and can be
+repeated: who knows the seed can take the noise away again. Those of a deployment have keys of the
+operating system and cannot.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-
-from torch import Generator
 
 from fedcue.aggregate.class_means import CentroidSums
 from fedcue.aggregate.mean import Adding, Weighting
 from fedcue.aggregate.robust import Aggregation
 from fedcue.errors import ConfigError
-from fedcue.privacy.mechanisms import Privacy
-from fedcue.rng import torch_rng
+from fedcue.privacy.mechanisms import Privacy, Streams
+from fedcue.privacy.stream import NoiseStream
 from fedcue.types import Tensors, TensorTable, Update
 
-Stream = Callable[..., Generator]
-"""From names (``client`` or ``server``, a round) to the generator their noise is drawn with."""
+Stream = Callable[..., NoiseStream]
+"""From names (``client`` or ``server``, a round) to the stream their noise is drawn from."""
 
 
-def fresh_stream(*names: str | int) -> Generator:
-    """Return a generator seeded by the operating system, whatever the names: noise nobody can repeat."""
-    generator = Generator()
-    generator.manual_seed(secrets.randbits(63))
-    return generator
+def fresh_stream(*names: str | int) -> NoiseStream:
+    """Return a stream with a key of the operating system: noise that nobody can repeat or guess."""
+    return NoiseStream.secret(*names)
 
 
 def simulated_stream(seed: int) -> Stream:
     """Return the streams of a simulation: named by the run's seed."""
-    return partial(torch_rng, seed, "privacy")
+    return partial(NoiseStream.simulated, seed, "privacy")
 
 
 @dataclass(frozen=True)
@@ -43,15 +39,15 @@ class Guard:
 
     privacy: Privacy
     table: TensorTable
-    generator: Generator
+    stream: Streams
 
     def class_sums(self, classes: int) -> CentroidSums:
         """Return what the client gathers its class statistics with."""
-        return self.privacy.class_sums(classes, self.generator)
+        return self.privacy.class_sums(classes, self.stream)
 
     def leave(self, update: Update, reference: Tensors) -> Update:
         """Return the update as it leaves the client, which was sent ``reference``."""
-        return self.privacy.leave(update, reference, self.table, self.generator)
+        return self.privacy.leave(update, reference, self.table, self.stream)
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ class Protection:
 
     def guard(self, client: int, moment: int | str) -> Guard:
         """Return the protection of one client at the warm start or in a round."""
-        return Guard(self.privacy, self.table, self.stream(client, moment))
+        return Guard(self.privacy, self.table, partial(self.stream, client, moment))
 
     def adding(
         self,
@@ -76,7 +72,7 @@ class Protection:
     ) -> Adding:
         """Return how the server adds up the updates of clients that were all sent ``reference``."""
         rule = self.aggregation.adding(reference, self.table, weighting, prepare)
-        return self.privacy.adding(rule, reference, self.table, self.stream("server", moment))
+        return self.privacy.adding(rule, reference, self.table, partial(self.stream, "server", moment))
 
 
 def check_protection(

@@ -7,19 +7,25 @@ injection and not differential privacy. ``dp`` is differentially private for one
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Generator, Tensor
+from torch import Tensor
 
 from fedcue.aggregate.class_means import CentroidSums
 from fedcue.aggregate.mean import Adding, Sums
-from fedcue.errors import ConfigError
-from fedcue.privacy.class_sums import ClippedSums, PaperSums, gaussian
+from fedcue.errors import ConfigError, FedcueError
+from fedcue.privacy.class_sums import ClippedSums, PaperSums
+from fedcue.privacy.noise import add_gaussian, most_noise
+from fedcue.privacy.stream import NoiseStream
 from fedcue.registry import Options
 from fedcue.types import Kind, Tensors, TensorSpec, TensorTable, Update
+
+Streams = Callable[[], NoiseStream]
+"""Makes the stream that noise is drawn from; it is called only where there is noise."""
 
 
 class Privacy(Options):
@@ -51,15 +57,15 @@ class Privacy(Options):
         """Return the type in which a declared upload leaves a client."""
         return spec.dtype
 
-    def class_sums(self, classes: int, generator: Generator) -> CentroidSums:
+    def class_sums(self, classes: int, stream: Streams) -> CentroidSums:
         """Return what a client gathers its class statistics with."""
         return CentroidSums(classes)
 
-    def leave(self, update: Update, reference: Tensors, table: TensorTable, generator: Generator) -> Update:
+    def leave(self, update: Update, reference: Tensors, table: TensorTable, stream: Streams) -> Update:
         """Return the update as it leaves the client, which was sent ``reference``."""
         return update
 
-    def adding(self, adding: Adding, reference: Tensors, table: TensorTable, generator: Generator) -> Adding:
+    def adding(self, adding: Adding, reference: Tensors, table: TensorTable, stream: Streams) -> Adding:
         """Return how the server adds up updates."""
         return adding
 
@@ -79,9 +85,9 @@ class PaperNoise(Privacy):
                 "Give method=pep, or privacy=none or dp."
             )
 
-    def class_sums(self, classes: int, generator: Generator) -> CentroidSums:
+    def class_sums(self, classes: int, stream: Streams) -> CentroidSums:
         """Return centroids that get Laplace noise."""
-        return PaperSums(classes, self.epsilon, generator)
+        return PaperSums(classes, self.epsilon, stream())
 
 
 class DifferentialPrivacy(Privacy):
@@ -154,21 +160,21 @@ class DifferentialPrivacy(Privacy):
                 "Give privacy.sample=known."
             )
 
-    def class_sums(self, classes: int, generator: Generator) -> CentroidSums:
+    def class_sums(self, classes: int, stream: Streams) -> CentroidSums:
         """Return sums of clipped vectors."""
         return ClippedSums(classes, self.radius)
 
-    def leave(self, update: Update, reference: Tensors, table: TensorTable, generator: Generator) -> Update:
+    def leave(self, update: Update, reference: Tensors, table: TensorTable, stream: Streams) -> Update:
         """Clip, add noise if no server is trusted, and keep the training loss at the client."""
         tensors = clipped(update, reference, table, self.clip).tensors
         if self.where == "local":
-            tensors = self.noisy(tensors, table, generator)
+            tensors = self.noisy(tensors, table, stream())
         sent = {name: tensor.to(update.tensors[name].dtype) for name, tensor in tensors.items()}
         return replace(update, tensors=sent, loss=None)
 
-    def adding(self, adding: Adding, reference: Tensors, table: TensorTable, generator: Generator) -> Adding:
+    def adding(self, adding: Adding, reference: Tensors, table: TensorTable, stream: Streams) -> Adding:
         """Add noise to the sums, if the server is trusted; then drop classes that are rare or absent."""
-        return PrivateAdding(self, adding, reference, table, generator)
+        return PrivateAdding(self, adding, reference, table, stream)
 
     def sensitivity(self, kind: Kind, tensor: Tensor) -> float:
         """Return how far one record moves a tensor of this kind, in units of its noise.
@@ -182,16 +188,20 @@ class DifferentialPrivacy(Privacy):
             return 2 * math.sqrt(len(tensor)) * self.radius
         return 2.0 if kind == "class_counts" else 2 * self.clip
 
-    def noisy(self, tensors: Tensors, table: TensorTable, generator: Generator) -> dict[str, Tensor]:
+    def noisy(self, tensors: Tensors, table: TensorTable, stream: NoiseStream) -> dict[str, Tensor]:
         """Return tensors with noise on them, in float64."""
         assert self.noise is not None, "the noise is settled before the first client is asked"
-        return {
-            name: tensors[name].double()
-            + gaussian(
-                tensors[name], self.noise * self.sensitivity(table.kinds[name], tensors[name]), generator
+        values = sum(tensor.numel() for tensor in tensors.values())
+        if self.noise > most_noise(values):
+            raise FedcueError(
+                f"privacy.noise={self.noise:g} is more than its grid allows for {values} numbers: "
+                f"at most {most_noise(values):.3g}. Give a larger privacy.max_epsilon."
             )
-            for name in sorted(tensors)
-        }
+        kinds, out = table.kinds, {}
+        for name in sorted(tensors):
+            deviation = self.noise * self.sensitivity(kinds[name], tensors[name])
+            out[name] = add_gaussian(tensors[name].double(), deviation, stream)
+        return out
 
     def drop_rare(self, sums: Sums, table: TensorTable) -> None:
         """Set sums and counts to zero where the noisy count says nothing; afterthought, so free."""
@@ -218,7 +228,7 @@ class PrivateAdding:
     inner: Adding
     reference: Tensors
     table: TensorTable
-    generator: Generator
+    stream: Streams
 
     def add(self, update: Update) -> None:
         """Add an update, clipped once more where the server is the one to protect it."""
@@ -230,7 +240,7 @@ class PrivateAdding:
         """Return the sums with noise, without classes that are rare or absent."""
         sums = self.inner.sums()
         if self.privacy.central:
-            sums.tensors = self.privacy.noisy(sums.tensors, self.table, self.generator)
+            sums.tensors = self.privacy.noisy(sums.tensors, self.table, self.stream())
         self.privacy.drop_rare(sums, self.table)
         return sums
 

@@ -63,6 +63,10 @@ class NoiseStream:
         zeros = _ZEROS[:size] if size <= len(_ZEROS) else bytes(size)
         return np.frombuffer(self._cipher.update(zeros), "<u8").astype(np.uint64, copy=False)
 
+    def uniform_floats(self, count: int) -> NDArray[np.float64]:
+        """Return the next ``count`` numbers, uniform on the 2^53 steps of [0, 1)."""
+        return (self.uniform_words(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
 
 def simulated_key(seed: int, *names: str | int) -> bytes:
     """Return the key of the simulated stream ``names`` under ``seed``, by HKDF with SHA-256."""

@@ -17,6 +17,9 @@ class Training(Options):
     lr: float = Field(default=0.1, ge=0, description="learning rate of head and prompts")
     head_lr: float | None = Field(default=None, ge=0, description="of the head alone (default: lr)")
     prompt_lr: float | None = Field(default=None, ge=0, description="of the prompts alone (default: lr)")
+    class_prompt_lr: float | None = Field(
+        default=None, ge=0, description="of the class prompts alone (default: the prompts')"
+    )
     lr_decay: float = Field(default=0.998, gt=0, le=1, description="factor per round")
     optimiser: Literal["sgd", "adam"] = Field(default="sgd", description="new at every visit")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="of sgd")

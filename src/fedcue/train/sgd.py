@@ -22,6 +22,8 @@ HEAD = ("head", "head_bias")
 def rate(training: Training, name: str, finished_rounds: int) -> float:
     """Return the learning rate of the tensor ``name`` after so many rounds."""
     own = training.head_lr if name in HEAD else training.prompt_lr
+    if name == "class_prompts" and training.class_prompt_lr is not None:
+        own = training.class_prompt_lr
     return (training.lr if own is None else own) * training.lr_decay**finished_rounds
 
 

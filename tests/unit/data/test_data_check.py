@@ -6,7 +6,7 @@ from support.data_files import save_picture
 
 from fedcue.data.check import check
 from fedcue.data.readers.digits import Digits
-from fedcue.data.readers.folders import FederatedFolder, Folder
+from fedcue.data.readers.image_folder import FederatedFolder, Folder
 
 
 def test_everything_wrong_with_a_folder_is_listed(tmp_path: Path) -> None:

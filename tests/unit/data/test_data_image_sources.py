@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 
+import pytest
 from support.data_files import save_picture
 
+from fedcue.data.decode import decode
 from fedcue.data.image_sources import FileImages
+from fedcue.errors import DataError
 
 
 def test_files_travel_to_another_process(tmp_path: Path) -> None:
     source = FileImages([save_picture(tmp_path / "x.png", 1)])
     assert pickle.loads(pickle.dumps(source)).content(0) == source.content(0)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.png")
+    with pytest.raises(DataError, match="is not an ordinary file"):
+        decode(FileImages([tmp_path / "x.png"]), 0, 6)
+    with pytest.raises(OSError, match="ordinary"):
+        FileImages([tmp_path / "x.png"]).content(0)

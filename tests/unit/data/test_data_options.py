@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from support.datasets import made
 
 from fedcue.data.dataset import Dataset
 from fedcue.data.image_sources import NoImages
@@ -96,3 +97,46 @@ def test_every_dataset_refuses_unknown_keys_and_bad_values(name: str) -> None:
         options(test_share=1.0)  # type: ignore[call-arg]
     with pytest.raises(ValidationError):
         options(imbalance=0.5)  # type: ignore[call-arg]
+
+
+def client_data(**options: object) -> Digits:
+    """Return options whose data has three owners, of which only the first has test images."""
+    labels = np.tile([0, 1], 15)
+    owners = np.repeat([0, 1, 2], 10)
+    is_test = np.zeros(30, dtype=bool)
+    is_test[:2] = True
+
+    class Made(Digits):
+        def read(self) -> Dataset:
+            return made(labels, is_test, owners=owners)
+
+    return Made.model_validate(options)
+
+
+def test_test_images_are_split_off_clients_that_have_none_if_asked() -> None:
+    assert client_data().load(0).test.tolist() == [0, 1]
+    asked = client_data(test_share=0.4).load(0)
+    assert asked.owners is not None
+    assert np.bincount(asked.owners[asked.test]).tolist() == [2, 4, 4]
+    assert np.bincount(asked.labels[asked.test[2:6]]).tolist() == [2, 2]
+
+
+def test_an_owner_is_tested_on_classes_it_still_trains_on() -> None:
+    labels = np.tile(np.arange(5), 6)
+    dataset = made(labels, owners=np.repeat([0, 1], 15))
+
+    class Made(Digits):
+        def read(self) -> Dataset:
+            return dataset
+
+    loaded = Made(test_share=0.4).load(0)
+    assert loaded.owners is not None
+    for owner in (0, 1):
+        mine = loaded.owners == owner
+        assert set(labels[mine & loaded.is_test]) <= set(labels[mine & ~loaded.is_test])
+        assert (mine & loaded.is_test).sum() == 6
+
+
+def test_a_root_is_the_same_place_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Digits(root=Path("here")).root == tmp_path / "here"

@@ -61,12 +61,16 @@ def test_a_full_disk_is_noticed_before_anything_is_decoded(
         decode_images(dataset, np.array([0]), 6, cache_bytes=0)
 
 
-def test_the_store_skips_or_refuses_bad_images(tmp_path: Path) -> None:
+def test_the_store_skips_and_names_or_refuses_bad_images(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     paths = [save_picture(tmp_path / f"{number}.png", number) for number in range(3)]
     paths[1].write_bytes(b"broken")
     dataset = files(paths)
     with pytest.raises(DataError, match=r"1\.png"):
         decode_images(dataset, np.arange(3), 6)
     store: PixelStore = decode_images(dataset, np.arange(3), 6, on_bad="skip")
+    assert f"Skipped {paths[1]}: UnidentifiedImageError" in caplog.text
+    assert "1 of 3 images could not be read and are left out" in caplog.text
     assert store.bad.tolist() == [1]
     assert torch.equal(store[np.array([2])], decoded(dataset, 2))

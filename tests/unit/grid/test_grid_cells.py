@@ -148,6 +148,13 @@ def test_a_method_is_followed_by_its_variants(tmp_path: Path) -> None:
         Grid("default", {}, ("pep",), (0,), {}, {"pep": ({"seed": 2},)}).cells(tmp_path)
 
 
+def test_none_leaves_the_variants(tmp_path: Path) -> None:
+    (asked,) = asked_for(["default"], "none", "0", ["pep: rounds=3"])
+    assert [(cell.method, cell.variant) for cell in asked.grid.cells(tmp_path)] == [("pep", "rounds=3")]
+    with pytest.raises(ConfigError, match="--methods none leaves nothing to run"):
+        asked_for(["default"], "none")
+
+
 # Several recipes, and the table that was there before
 
 

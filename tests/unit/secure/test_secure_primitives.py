@@ -167,6 +167,12 @@ def test_a_share_that_is_no_number_of_the_field_is_refused(share):
         shamir.combine({0: bytes(33), 1: share}, 2)
 
 
+def test_shares_of_no_one_secret_are_refused():
+    too_large = (shamir.PRIME - 1).to_bytes(33)
+    with pytest.raises(SharesDoNotFit, match="do not belong to one secret"):
+        shamir.combine({0: too_large, 1: too_large}, 2)
+
+
 def test_a_secret_of_another_length_is_refused():
     with pytest.raises(SecureSumError, match="31 bytes"):
         shamir.split(bytes(31), 2, range(3), stream())

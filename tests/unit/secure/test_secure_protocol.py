@@ -228,6 +228,32 @@ def test_shares_for_others_than_were_asked_are_refused(played):
         played.server.receive(0, messages.SealedShares(records).encode(played.session, 0))
 
 
+def test_the_server_refuses_signatures_that_a_client_did_not_make(played):
+    of = played.session
+    sent = messages.Advertisement.decode(played.clients[0].advertise(), of, 0)
+    forged = keys.sign(identity(1), of.advertised_text(0, sent.keys))
+    with pytest.raises(MessageRefused, match="signature of client 0"):
+        played.server.receive(0, messages.Advertisement(sent.keys, forged).encode(of, 0))
+    played.server.receive(0, messages.Advertisement(sent.keys, sent.signature).encode(of, 0))
+    for client in range(1, 5):
+        played.server.receive(client, played.clients[client].advertise())
+    played.server.advance()
+    played.play(until=Step.CONFIRM)
+    with pytest.raises(MessageRefused, match="signature of client 2"):
+        played.server.receive(2, messages.Confirmation(forged).encode(of, 2))
+
+
+def test_the_server_refuses_other_shares_than_it_asked_for(played):
+    of = played.session
+    played.play(until=Step.UNMASK)
+    records = dict(messages.Revealed.decode(played.answer(0, played.server.requests()[0]), of, 0).records)
+    other_kind = messages.Revealed.PAIR + records[3][1:]
+    fewer = {owner: record for owner, record in records.items() if owner != 3}
+    for wrong in (records | {3: other_kind}, fewer):
+        with pytest.raises(MessageRefused, match="Client 0 revealed other shares"):
+            played.server.receive(0, messages.Revealed(wrong).encode(of, 0))
+
+
 def test_a_new_attempt_follows_a_failed_one_but_not_one_that_was_unmasked(played):
     again = session(attempt=1)
     failed = played.play(until=Step.CONFIRM).clients[0].written()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -31,6 +31,10 @@ class Partition:
     names: Sequence[str]
     domains: Sequence[str]
     left_out: LeftOut = NOTHING
+    rule: str = ""
+    """Name of the partition that was made."""
+    instead_of: str = ""
+    """Name of the partition that was set and not made, because the dataset has clients of its own."""
     shares_images: ClassVar[bool] = False
     """Whether an image may belong to several clients."""
 
@@ -53,7 +57,15 @@ class Partition:
         """What a user should know: clients and images left out, clients that cannot be tested."""
         untested = [self.names[client] for client in np.flatnonzero(self.test_sizes == 0).tolist()]
         told = [f"{counted(untested, ('has', 'have'))} no test image and cannot be tested."]
-        return [*self.left_out.notes(), *(told if untested else [])]
+        kept = [
+            f"The dataset's own {len(self):,} clients are kept; partition={self.instead_of} is not used. To "
+            f"share their images out anew, give partition={self.instead_of} on the command line."
+        ]
+        return [
+            *(kept if self.instead_of else []),
+            *self.left_out.notes(),
+            *(told if untested else []),
+        ]
 
     def pool(self, part: Literal["train", "test"]) -> Indices:
         """Return all images that any client has, sorted."""
@@ -76,8 +88,23 @@ class PartitionOptions(Options):
         """How many clients there will be, where the settings alone say so."""
         return None
 
-    @abstractmethod
+    own_clients: Literal["keep", "mix"] = Field(
+        "mix",
+        description="clients that the data has already: keep them, or mix their images and share them out; "
+        "kept unless the command line names a partition",
+    )
+
     def split(self, dataset: Dataset, generator: np.random.Generator) -> Partition:
+        """Return the clients: those the dataset has if they are to be kept, else shared out by this rule."""
+        from fedcue.data.partition.natural import Natural
+
+        if self.own_clients == "mix" or dataset.owners is None or isinstance(self, Natural):
+            return replace(self.share(dataset, generator), rule=self.name)
+        kept = Natural().share(dataset, generator)
+        return replace(kept, rule=Natural.name, instead_of=self.name)
+
+    @abstractmethod
+    def share(self, dataset: Dataset, generator: np.random.Generator) -> Partition:
         """Share the dataset out among clients."""
 
 
@@ -95,7 +122,7 @@ class LabelSkew(PartitionOptions):
     def counts(self, train: Indices, test: Indices, generator: np.random.Generator) -> Counts:
         """Decide how many of the ``train[c]`` and ``test[c]`` images of class c each client gets."""
 
-    def split(self, dataset: Dataset, generator: np.random.Generator) -> Partition:
+    def share(self, dataset: Dataset, generator: np.random.Generator) -> Partition:
         """Share the dataset out so that every image goes to exactly one client."""
         everything = np.arange(len(dataset))
         train, test = share_out(self, dataset, everything, generator)

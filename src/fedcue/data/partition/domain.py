@@ -22,12 +22,13 @@ class ByDomain(PartitionOptions):
     clients_per_domain: PositiveInt = Field(description="number of clients of each domain")
     classes_per_client: PositiveInt | None = Field(None, description="number of classes a client holds")
 
-    def split(self, dataset: Dataset, generator: np.random.Generator) -> Partition:
+    def share(self, dataset: Dataset, generator: np.random.Generator) -> Partition:
         """Partition every domain on its own: pathologically with ``classes_per_client``, else iid."""
         if dataset.domains is None:
             raise PartitionError(
-                f"Dataset {dataset.name!r} has no domains. Use partition=iid, pathological or dirichlet, or "
-                "name the domain column with data.domain."
+                f"Dataset {dataset.name!r} has no domains. Use partition=iid, pathological or dirichlet. Or "
+                "say what the domains are: data.layout=domains for folders DOMAIN/CLASS/x.jpg, "
+                "data.domain=COLUMN for tables, a column domain in a manifest."
             )
         rule = self._rule()
         train: list[Indices] = []

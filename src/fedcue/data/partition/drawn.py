@@ -35,7 +35,7 @@ class Drawn(PartitionOptions):
         """As many as were asked for."""
         return self.clients
 
-    def split(self, dataset: Dataset, generator: np.random.Generator) -> Partition:
+    def share(self, dataset: Dataset, generator: np.random.Generator) -> Partition:
         """Return a partition whose clients are drawn on demand."""
         supplies = {"train": (self.train, len(dataset.train)), "test": (self.test, len(dataset.test))}
         for part, (wanted, there) in supplies.items():

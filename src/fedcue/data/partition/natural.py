@@ -38,12 +38,13 @@ class Natural(PartitionOptions):
         """As many as were asked for."""
         return self.clients
 
-    def split(self, dataset: Dataset, generator: np.random.Generator) -> Partition:
+    def share(self, dataset: Dataset, generator: np.random.Generator) -> Partition:
         """Give every owner with enough images its own, and leave the others out."""
         if dataset.owners is None:
             raise PartitionError(
-                f"Dataset {dataset.name!r} does not say whose the images are. Use another partition, a "
-                "federated folder, or name the client column with data.client."
+                f"Dataset {dataset.name!r} does not say whose the images are. Use another partition. Or say "
+                "who the clients are: data.layout=clients for folders CLIENT/CLASS/x.jpg, data.client=COLUMN "
+                "for tables, a column client in a manifest."
             )
         number = len(dataset.owner_names)
         train = by_owner(np.where(dataset.is_test, -1, dataset.owners), number)

@@ -15,8 +15,9 @@ from fedcue.data.catalogue import Description
 from fedcue.data.dataset import Dataset
 from fedcue.data.image_sources import ArrayImages, JoinedImages
 from fedcue.data.readers import folders, inaturalist
+from fedcue.data.readers.columns import Columns
 from fedcue.data.readers.folders import Item, find_file
-from fedcue.data.readers.parquet import Columns, find_splits, read_parquet
+from fedcue.data.readers.parquet import find_splits, read_parquet
 from fedcue.errors import DataError
 
 
@@ -37,6 +38,8 @@ def read_layout(root: Path, description: Description) -> Dataset:
         if start is not None:
             return LAYOUTS[key].read(start, description)
     expected = " or ".join(LAYOUTS[key].looks_like for key in description.layouts)
+    if description.domains:
+        expected += f" (domains: {', '.join(description.domains)})"
     found = ", ".join(sorted(path.name for path in root.iterdir())[:8]) or "nothing"
     raise DataError(f"{root} does not hold {description.name}: expected {expected}, found {found}.")
 

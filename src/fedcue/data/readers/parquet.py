@@ -2,56 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from fedcue.data.dataset import Dataset, Indices
-from fedcue.data.options import DataOptions
+from fedcue.data.dataset import Dataset
 from fedcue.data.readers import hub
+from fedcue.data.readers.columns import Columns, TableOptions, require, tabled
 from fedcue.data.readers.parquet_images import ParquetImages
 from fedcue.data.readers.root import existing_folder
-from fedcue.errors import DataError, unknown
+from fedcue.errors import DataError
 
 MAX_ROWS = 20_000_000  # a file of a few bytes can claim any number
 TEST_SPLITS = ("test", "valid", "validation", "val")
-_LABELS = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_large_string)
 _SHARD = re.compile(r"(?P<start>.+)-\d{5}-of-(?P<number>\d{5})(?P<rest>.*)")
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The names of the columns that hold the image, its label and, if known, its domain and client."""
-
-    image: str = "image"
-    label: str = "label"
-    domain: str | None = None
-    client: str | None = None
-
-
-class Parquet(DataOptions):
+class Parquet(TableOptions):
     """Your own Parquet files, or any image dataset on the hub: say what the columns are called."""
 
     name: ClassVar[str] = "parquet"
 
     hub: str | None = Field(None, description="hub id to download if there is no root, such as owner/name")
-    image: str = Field("image", description="column of the encoded images")
-    label: str = Field("label", description="column of the classes")
-    domain: str | None = Field(None, description="column of the domains, if any")
-    client: str | None = Field(
-        None, description="column that says whose an image is, if any; test images may be nobody's"
-    )
-    train_split: str = Field("train", description="split to train on: what its files' names begin with")
-    test_split: str | None = Field(None, description="split to test on; test or validation by default")
 
     def read(self) -> Dataset:
         """Read the labels and find the images, downloading them if there is no ``root``."""
@@ -59,8 +37,7 @@ class Parquet(DataOptions):
             raise DataError("Dataset 'parquet' needs data.root=FOLDER or data.hub=OWNER/NAME.")
         folder = existing_folder(self.root) if self.root is not None else hub.download(str(self.hub))
         splits = find_splits(folder, self.train_split, self.test_split)
-        columns = Columns(self.image, self.label, self.domain, self.client)
-        return read_parquet(self.name, splits["train"], splits["test"], columns)
+        return read_parquet(self.name, splits["train"], splits["test"], self.columns)
 
 
 def find_splits(
@@ -89,28 +66,13 @@ def find_splits(
 def read_parquet(name: str, train: Sequence[Path], test: Sequence[Path], columns: Columns) -> Dataset:
     """Read the labels of a dataset in Parquet files; its images are read when they are needed."""
     files = [*train, *test]
-    wanted = [name for name in (columns.label, columns.domain, columns.client) if name is not None]
     tables = []
     for file in files:
-        needed = [name for name in wanted if name != columns.client or file in train]
+        optional = () if file in train else (columns.client,)
+        needed = [name for name in columns.described() if name not in optional]
         present = _require_columns(file, [columns.image, *needed])
-        tables.append(_read(file, [name for name in wanted if name in present]))
-    table = _joined(tables)
-    classes, labels = _categories(table, columns.label, tables[0].schema)
-    domain_names, domains = _optional(table, columns.domain, tables[0].schema)
-    owner_names, owners = _owners(table, columns.client, tables[0].schema)
-    train_rows = sum(len(part) for part in tables[: len(train)])
-    return Dataset(
-        name=name,
-        classes=classes,
-        labels=labels,
-        is_test=np.arange(len(table)) >= train_rows,
-        images=ParquetImages(files, columns.image),
-        domains=domains,
-        domain_names=domain_names,
-        owners=owners,
-        owner_names=owner_names,
-    )
+        tables.append(_read(file, [name for name in columns.described() if name in present]))
+    return tabled(name, tables, len(train), columns, ParquetImages(files, columns.image))
 
 
 def _split_name(file: Path, folder: Path) -> str:
@@ -145,10 +107,7 @@ def _require_columns(file: Path, columns: Sequence[str]) -> Sequence[str]:
             f"{file} claims {metadata.num_rows} rows in groups of {rows[:5]}. It must have at most "
             f"{MAX_ROWS} rows. Fetch the file again."
         )
-    for column in columns:
-        if column not in present:
-            hint = "Name the columns with data.image, data.label, data.domain and data.client."
-            raise DataError(f"{file}: {unknown('column', column, present)} {hint}")
+    require(file, columns, present)
     return list(present)
 
 
@@ -162,69 +121,12 @@ def _readable(file: Path) -> Iterator[None]:
         raise DataError(f"Cannot read {file} as Parquet ({reason}). Fetch the file again.") from error
 
 
+def read_columns(file: Path, needed: Sequence[str], known: Sequence[str]) -> pa.Table:
+    """Read those of the known columns that a file has; the needed ones must be there."""
+    present = _require_columns(file, needed)
+    return _read(file, [name for name in known if name in present])
+
+
 def _read(file: Path, columns: Sequence[str]) -> pa.Table:
     with _readable(file):
         return pq.ParquetFile(file, memory_map=True).read(columns=list(columns))
-
-
-def _joined(tables: Sequence[pa.Table]) -> pa.Table:
-    try:
-        plain = [table.replace_schema_metadata(None) for table in tables]
-        return pa.concat_tables(plain, promote_options="default")  # a missing column is empty
-    except pa.ArrowException as error:
-        raise DataError(
-            f"The Parquet files have columns of different types ({str(error)[:300]}). "
-            "Give files of one dataset."
-        ) from error
-
-
-def _optional(
-    table: pa.Table, column: str | None, schema: pa.Schema
-) -> tuple[tuple[str, ...], Indices | None]:
-    return ((), None) if column is None else _categories(table, column, schema)
-
-
-def _owners(table: pa.Table, column: str | None, schema: pa.Schema) -> tuple[tuple[str, ...], Indices | None]:
-    """Return the clients and the number of each row's, -1 where a row says nothing."""
-    if column is None:
-        return (), None
-    known = np.asarray(table[column].is_valid())
-    names, numbers = _categories(table.filter(table[column].is_valid()), column, schema)
-    owners = np.full(len(table), -1, dtype=np.int64)
-    owners[known] = numbers
-    return names, owners
-
-
-def _categories(table: pa.Table, column: str, schema: pa.Schema) -> tuple[tuple[str, ...], Indices]:
-    """Return the names of a column's values and the number of the name in each row."""
-    values = table[column]
-    if values.null_count:
-        raise DataError(f"Column {column!r} is empty in {values.null_count} rows. Fill or remove these rows.")
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    if not any(test(values.type) for test in _LABELS):
-        raise DataError(
-            f"Column {column!r} is of type {str(values.type)[:100]}. It must hold integers or strings; "
-            "name another one with data.label, data.domain or data.client."
-        )
-    names = _class_names(schema, column)
-    array = values.to_numpy()
-    if names is not None and array.dtype.kind in "iu":
-        if len(array) and not 0 <= array.min() <= array.max() < len(names):
-            raise DataError(
-                f"Column {column!r} has values outside its {len(names)} names: they must be 0 to "
-                f"{len(names) - 1}."
-            )
-        return names, array.astype(np.int64)
-    found, number = np.unique(array, return_inverse=True)
-    return tuple(str(value) for value in found), number.astype(np.int64)
-
-
-def _class_names(schema: pa.Schema, column: str) -> tuple[str, ...] | None:
-    """Return the names that the hub's metadata gives the integers of a column."""
-    try:
-        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
-        names = features[column]["names"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return tuple(names) if isinstance(names, list) and all(isinstance(n, str) for n in names) else None

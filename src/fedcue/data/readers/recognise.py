@@ -1,18 +1,26 @@
-"""Which reader suits a folder: found by looking at it."""
+"""Which reader suits a folder or a list: found by looking at it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from fedcue.data.options import DataOptions
-from fedcue.data.readers.folders import FederatedFolder, Folder, is_federated
+from fedcue.data.readers.image_folder import FederatedFolder, Folder, recognise_layout
+from fedcue.data.readers.manifest import NAMES, Manifest
 from fedcue.data.readers.parquet import Parquet
 from fedcue.data.readers.root import existing_folder
+from fedcue.data.readers.saved import Saved, is_saved
 
 
 def guess(root: Path) -> DataOptions:
-    """Choose the options that read the folder ``root`` by looking at it."""
+    """Choose the options that read ``root`` by looking at it."""
+    if root.suffix.lower() == ".csv" and root.expanduser().is_file():
+        return Manifest(root=root.expanduser())
     folder = existing_folder(root)
+    if any((folder / name).is_file() for name in NAMES):
+        return Manifest(root=folder)
+    if is_saved(folder):
+        return Saved(root=folder)
     if next(folder.rglob("*.parquet"), None):
         return Parquet(root=folder)
-    return FederatedFolder(root=folder) if is_federated(folder) else Folder(root=folder)
+    return FederatedFolder(root=folder) if recognise_layout(folder) == "clients" else Folder(root=folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.datasets import CIFAR, balanced
+from support.datasets import CIFAR, balanced, made
 
 from fedcue.data.partition import IID, ByDomain, Dirichlet, Natural, PartitionOptions, Pathological
 from fedcue.errors import PartitionError
@@ -62,3 +62,15 @@ def test_every_partition_knows_its_name(name: str) -> None:
 def test_a_thousand_clients_share_a_thousand_classes(rule: PartitionOptions) -> None:
     partition = rule.split(balanced(1203, 100, 30), rng(0, "partition"))
     assert sum(map(len, partition.train)) == 120_300
+
+
+def test_a_dataset_s_own_clients_are_kept_or_mixed() -> None:
+    dataset = made([0, 1] * 10, [False] * 12 + [True] * 8, owners=[0, 0, 1, 1] * 5)
+    mixed = IID(clients=4).split(dataset, rng(0, "partition"))
+    assert (mixed.rule, mixed.instead_of, len(mixed)) == ("iid", "", 4)
+    kept = IID(clients=4, own_clients="keep").split(dataset, rng(0, "partition"))
+    assert (kept.rule, kept.instead_of) == ("natural", "iid")
+    assert kept.names == ("owner-0", "owner-1")
+    assert "own 2 clients are kept; partition=iid is not used" in kept.notes[0]
+    unowned = IID(clients=4, own_clients="keep").split(balanced(2, 10, 5), rng(0, "partition"))
+    assert (unowned.rule, len(unowned), unowned.notes) == ("iid", 4, [])

@@ -1,0 +1,178 @@
+"""Your own image folders: what the folders' names stand for is recognised, or said with ``data.layout``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple
+
+from pydantic import Field
+
+from fedcue.data.dataset import Dataset
+from fedcue.data.options import DataOptions
+from fedcue.data.readers.folders import Item, build, folders, images, is_image
+from fedcue.data.readers.root import existing_folder
+from fedcue.errors import DataError
+
+TRAIN_NAMES = ("train", "training")
+TEST_NAMES = ("test", "val", "valid", "validation")
+
+LayoutName = Literal["classes", "splits", "domains", "clients"]
+
+
+class FolderLayout(NamedTuple):
+    """What the folders of a layout stand for, and what reads it."""
+
+    looks_like: str
+    read: Callable[[Path], tuple[list[Item], list[str]]]
+
+
+class Folder(DataOptions):
+    """Your own image folder: ``class/x.jpg``, also below ``train`` and ``test``, domains or clients."""
+
+    name: ClassVar[str] = "folder"
+
+    layout: Literal["auto", "classes", "splits", "domains", "clients"] = Field(
+        "auto",
+        description="what the folders stand for: CLASS/x.jpg (classes), train/CLASS and test/CLASS (splits), "
+        "DOMAIN/CLASS (domains), CLIENT/train/CLASS or CLIENT/CLASS (clients); recognised by default",
+    )
+
+    def read(self) -> Dataset:
+        """Find the images of each class."""
+        root = existing_folder(self.root)
+        layout = recognise_layout(root) if self.layout == "auto" else self.layout
+        items, classes = LAYOUTS[layout].read(root)
+        if not items:
+            raise DataError(f"{root} holds no image as {LAYOUTS[layout].looks_like}. {_others(layout)}")
+        dataset = build(self.name, items, classes=classes)
+        return dataset if self.layout != "auto" else replace(dataset, notes=(_told(dataset, root, layout),))
+
+
+class FederatedFolder(Folder):
+    """Your own clients: ``client/train/class/x.jpg`` and, if you have them, ``client/test/class/x.jpg``."""
+
+    name: ClassVar[str] = "federated-folder"
+
+    layout: Literal["auto", "classes", "splits", "domains", "clients"] = Field(
+        "clients", description="what the folders stand for; see the dataset 'folder'"
+    )
+
+
+def recognise_layout(root: Path) -> LayoutName:
+    """Say what the folders in ``root`` stand for, by their names and by where the images lie."""
+    top = folders(root)
+    if not top:
+        raise DataError(_flat(root))
+    inner = {path: {inside.name for inside in folders(path)} for path in top}
+    if any(path.name.lower() in TRAIN_NAMES for path in top):
+        return "splits"
+    if all(_is_split(names) for names in inner.values()):
+        return "clients"
+    if any(_has_images(path) for path in top):
+        return "classes"
+    return "domains" if _same_inside(list(inner.values())) else "classes"
+
+
+def _is_split(names: set[str]) -> bool:
+    return any(name.lower() in TRAIN_NAMES for name in names)
+
+
+def _has_images(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(is_image(entry.name) for entry in entries)
+
+
+def _same_inside(inner: list[set[str]]) -> bool:
+    """Tell whether every folder shares a subfolder's name with another one, as domains share classes."""
+    return len(inner) > 1 and all(
+        any(names & other for number, other in enumerate(inner) if number != own)
+        for own, names in enumerate(inner)
+    )
+
+
+def _part(root: Path, names: tuple[str, ...]) -> Path | None:
+    """Return the folder of a split, whatever the case of its name."""
+    found = {path.name.lower(): path for path in folders(root)}
+    return next((found[name] for name in names if name in found), None)
+
+
+def _of_classes(
+    root: Path, is_test: bool = False, domain: str | None = None, owner: str | None = None
+) -> list[Item]:
+    return [
+        Item(path, folder.name, is_test, domain, owner) for folder in folders(root) for path in images(folder)
+    ]
+
+
+def _class_names(*roots: Path | None) -> list[str]:
+    return sorted({path.name for root in roots if root is not None for path in folders(root)})
+
+
+def _read_classes(root: Path) -> tuple[list[Item], list[str]]:
+    return _of_classes(root), _class_names(root)
+
+
+def _read_splits(root: Path) -> tuple[list[Item], list[str]]:
+    train, test = _part(root, TRAIN_NAMES), _part(root, TEST_NAMES)
+    if train is None:
+        raise DataError(f"{root} has no folder train. {_others('splits')}")
+    return [*_of_classes(train), *(_of_classes(test, True) if test else [])], _class_names(train)
+
+
+def _read_domains(root: Path) -> tuple[list[Item], list[str]]:
+    top = folders(root)
+    return [item for path in top for item in _of_classes(path, domain=path.name)], _class_names(*top)
+
+
+def _read_clients(root: Path) -> tuple[list[Item], list[str]]:
+    items: list[Item] = []
+    places: list[Path | None] = []
+    for client in folders(root):
+        train, test = _part(client, TRAIN_NAMES), _part(client, TEST_NAMES)
+        if train is None and test is None:
+            train = client
+        for place, is_test in ((train, False), (test, True)):
+            items.extend(_of_classes(place, is_test, owner=client.name) if place else [])
+            places.append(place)
+    return items, _class_names(*places)
+
+
+def _told(dataset: Dataset, root: Path, layout: LayoutName) -> str:
+    counts = [
+        f"{len(names):,} {what}"
+        for names, what in (
+            (dataset.classes, "classes"),
+            (dataset.domain_names, "domains"),
+            (dataset.owner_names, "clients"),
+        )
+        if names
+    ]
+    return f"{root} is read as {LAYOUTS[layout].looks_like}: {', '.join(counts)}. {_others(layout)}"
+
+
+def _others(layout: str) -> str:
+    others = ", ".join(f"{name} ({one.looks_like})" for name, one in LAYOUTS.items() if name != layout)
+    return f"If that is wrong, give data.layout={others}, or a manifest (data=manifest)."
+
+
+def _flat(root: Path) -> str:
+    with os.scandir(root) as entries:
+        found = sorted(entry.name for entry in entries if is_image(entry.name))
+    if not found:
+        return f"{root} has no images and no folders. Give data.root the folder that holds your images."
+    return (
+        f"{root} holds {len(found):,} images such as {found[0]} and no folders: nothing says what they show. "
+        f"Put them into one folder per class, CLASS/{found[0]}, or list them in a file manifest.csv there "
+        "with the columns path,label and give data=manifest."
+    )
+
+
+LAYOUTS: dict[str, FolderLayout] = {
+    "classes": FolderLayout("CLASS/x.jpg", _read_classes),
+    "splits": FolderLayout("train/CLASS/x.jpg and test/CLASS/x.jpg", _read_splits),
+    "domains": FolderLayout("DOMAIN/CLASS/x.jpg", _read_domains),
+    "clients": FolderLayout("CLIENT/train/CLASS/x.jpg or CLIENT/CLASS/x.jpg", _read_clients),
+}

@@ -1,0 +1,79 @@
+"""A list of images that settles every doubt: path, label and, if known, client, domain and split."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from fedcue.data.dataset import Dataset
+from fedcue.data.options import DataOptions
+from fedcue.data.readers.folders import Item, build
+from fedcue.data.readers.image_folder import TEST_NAMES, TRAIN_NAMES
+from fedcue.data.readers.parquet import read_columns
+from fedcue.data.readers.root import closed
+from fedcue.errors import DataError, shown
+
+NAMES = ("manifest.csv", "manifest.parquet")
+COLUMNS = ("path", "label", "client", "domain", "split")
+SPLITS = {**dict.fromkeys(("", *TRAIN_NAMES), False), **dict.fromkeys(TEST_NAMES, True)}
+
+
+class Manifest(DataOptions):
+    """Your own list of images: ``manifest.csv`` or ``.parquet`` with path, label[, client, domain, split]."""
+
+    name: ClassVar[str] = "manifest"
+
+    def read(self) -> Dataset:
+        """Read the list; paths are relative to the folder it lies in."""
+        file = find_manifest(self.root)
+        items = [_item(file, number, row) for number, row in enumerate(_rows(file), start=1)]
+        missing = [item.path for item in items if not item.path.is_file()]
+        if missing:
+            raise DataError(
+                f"{len(missing):,} of {len(items):,} images of {file} are not there (the first is "
+                f"{missing[0]}). Paths are relative to {file.parent}."
+            )
+        return build(self.name, items)
+
+
+def find_manifest(root: Path | None) -> Path:
+    """Return the list: the file ``root`` names, or the one that lies in this folder."""
+    if root is None:
+        raise DataError("data.root is missing: give the list of your images, data.root=manifest.csv.")
+    path = root.expanduser()
+    places = [path / name for name in NAMES] if path.is_dir() else [path]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None or found.suffix.lower() not in (".csv", ".parquet"):
+        raise DataError(f"data.root={root} is neither a list (.csv, .parquet) nor a folder with {NAMES[0]}.")
+    return found
+
+
+def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
+    if file.suffix.lower() == ".parquet":
+        yield from read_columns(file, ("path", "label"), COLUMNS).to_pylist()
+        return
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as opened:
+            reader = csv.DictReader(opened)
+            if not {"path", "label"} <= set(reader.fieldnames or ()):
+                found = ", ".join((reader.fieldnames or ["nothing"])[:8])
+                raise DataError(f"{file} must begin with path,label[,client,domain,split]; it has {found}.")
+            yield from reader
+    except PermissionError as error:
+        raise closed(file) from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{file} is no list in UTF-8 ({error}). Save it as CSV in UTF-8.") from error
+
+
+def _item(file: Path, number: int, row: Mapping[str, Any]) -> Item:
+    """Return what one row says; an empty client, domain or split says nothing."""
+    value = {key: "" if row.get(key) is None else str(row[key]).strip() for key in COLUMNS}
+    if not value["path"] or not value["label"]:
+        raise DataError(f"Row {number} of {file} has no path or no label. Fill or remove it.")
+    split = value["split"].lower()
+    if split not in SPLITS:
+        raise DataError(f"Row {number} of {file} has the split {shown(split)}. Give train or test.")
+    path = file.parent / Path(value["path"]).expanduser()
+    return Item(path, value["label"], SPLITS[split], value["domain"] or None, value["client"] or None)

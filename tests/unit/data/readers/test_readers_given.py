@@ -1,0 +1,75 @@
+"""Datasets of torch, given in Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.data_files import picture
+
+from fedcue.data.decode import decode
+from fedcue.data.readers.given import Given, from_examples
+from fedcue.errors import DataError
+
+
+class Pictures(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """Pictures whose labels alternate; ``kind`` says as what they are given."""
+
+    def __init__(self, start: int, number: int, kind: str = "PIL") -> None:
+        self.start, self.number, self.kind = start, number, kind
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __getitem__(self, index: int) -> tuple[object, int]:
+        image = picture(self.start + index)
+        pixels = np.array(image)
+        kinds = {
+            "PIL": image,
+            "array": pixels,
+            "tensor": torch.from_numpy(pixels).permute(2, 0, 1),
+            "float": torch.from_numpy(pixels).permute(2, 0, 1) / 255,
+        }
+        return kinds[self.kind], index % 2
+
+
+@pytest.mark.parametrize("kind", ["PIL", "array", "tensor"])
+def test_images_of_any_kind_are_read(kind: str) -> None:
+    options = from_examples(Pictures(0, 6, kind), Pictures(6, 2, kind), classes=["cat", "dog"])
+    dataset = options.load(0)
+    assert dataset.classes == ("cat", "dog")
+    assert dataset.labels.tolist() == [0, 1] * 4
+    assert dataset.test.tolist() == [6, 7]
+    assert np.array_equal(decode(dataset.images, 7, 6).transpose(1, 2, 0), np.asarray(picture(7)))
+    assert dataset.images.content(3) == from_examples(Pictures(3, 1)).read().images.content(0)
+
+
+def test_clients_domains_and_settings_can_be_given() -> None:
+    options = from_examples(Pictures(0, 8), clients=["b", "a"] * 4, domains=["x"] * 8, test_share=0.5)
+    dataset = options.load(0)
+    assert dataset.owner_names == ("a", "b")
+    assert dataset.owners is not None
+    assert dataset.owners.tolist() == [1, 0] * 4
+    assert dataset.domain_names == ("x",)
+    assert len(dataset.test) == 4
+
+
+def test_labels_in_a_list_are_not_read_from_images() -> None:
+    class Listed(Pictures):
+        def __getitem__(self, index: int) -> tuple[object, int]:
+            raise AssertionError("no image is needed for its label")
+
+    examples = Listed(0, 3)
+    examples.targets = [0, 1, 1]  # type: ignore[attr-defined]
+    assert from_examples(examples).read().labels.tolist() == [0, 1, 1]
+
+
+def test_floats_and_wrong_numbers_are_refused() -> None:
+    with pytest.raises(DataError, match=r"float32.*leave transforms such as ToTensor out"):
+        decode(from_examples(Pictures(0, 2, "float")).read().images, 0, 4)
+    with pytest.raises(DataError, match="There are 1 clients for 2 images"):
+        from_examples(Pictures(0, 2), clients=["a"])
+    with pytest.raises(DataError, match="from 0 to 0"):
+        from_examples(Pictures(0, 2), classes=["only"])
+    with pytest.raises(DataError, match="lives in the Python program"):
+        Given().read()

@@ -1,0 +1,135 @@
+"""One's own folders: recognised, told, and read otherwise if asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.data_files import save_picture
+
+from fedcue.data.partition import Natural
+from fedcue.data.readers.image_folder import FederatedFolder, Folder, recognise_layout
+from fedcue.errors import DataError
+from fedcue.rng import rng
+
+
+def test_a_folder_of_classes_gets_a_test_split(tmp_path: Path) -> None:
+    for label in ("owl", "fox"):
+        for number in range(10):
+            save_picture(tmp_path / label / f"{number}.PNG", number)
+    (tmp_path / "fox" / "notes.txt").write_text("not an image")
+    (tmp_path / "fox" / "._0.png").write_text("a leftover of another system")
+    (tmp_path / ".cache").mkdir()
+    dataset = Folder(root=tmp_path).load(0)
+    assert dataset.classes == ("fox", "owl")
+    assert np.bincount(dataset.labels[dataset.test]).tolist() == [2, 2]
+    assert len(dataset) == 20
+
+
+@pytest.mark.parametrize("test", ["test", "val", "Validation"])
+def test_a_folder_with_its_own_test_split(tmp_path: Path, test: str) -> None:
+    save_picture(tmp_path / "train" / "owl" / "1.png", 1)
+    save_picture(tmp_path / "train" / "fox" / "deeper" / "2.jpg", 2)
+    save_picture(tmp_path / test / "fox" / "3.png", 3)
+    dataset = Folder(root=tmp_path).load(0)
+    assert dataset.labels.tolist() == [0, 1, 0]
+    assert dataset.is_test.tolist() == [False, False, True]
+
+
+def test_a_folder_per_client(tmp_path: Path) -> None:
+    number = 0
+    for client in ("north", "south"):
+        for split, images in (("train", 3), ("test", 2)):
+            for _ in range(images):
+                number += 1
+                save_picture(tmp_path / client / split / "owl" / f"{number}.png", number)
+    (tmp_path / "south" / "train" / "fox").mkdir()
+    dataset = FederatedFolder(root=tmp_path).load(0)
+    assert dataset.classes == ("fox", "owl")
+    partition = Natural(min_train=1).split(dataset, rng(0, "partition"))
+    assert partition.names == ("north", "south")
+    assert [len(part) for part in (*partition.train, *partition.test)] == [3, 3, 2, 2]
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data\.root is missing"):
+        Folder().read()
+    with pytest.raises(DataError, match="is not a folder"):
+        FederatedFolder(root=tmp_path / "absent").read()
+    with pytest.raises(DataError, match="has no images and no folders"):
+        Folder(root=tmp_path).read()
+    (tmp_path / "owl").mkdir()
+    with pytest.raises(DataError, match=r"holds no image as CLASS/x\.jpg.*data\.layout=splits"):
+        Folder(root=tmp_path).read()
+
+
+def test_domains_are_recognised_told_and_can_be_denied(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, domain in enumerate(("photo", "sketch")):
+        for label in ("dog", "cat"):
+            for copy in range(5):
+                save_picture(tmp_path / domain / label / f"{copy}.png", 10 * number + copy)
+    dataset = Folder(root=tmp_path).load(0)
+    assert dataset.classes == ("cat", "dog")
+    assert dataset.domain_names == ("photo", "sketch")
+    assert f"{tmp_path} is read as DOMAIN/CLASS/x.jpg: 2 classes, 2 domains." in caplog.text
+    assert "data.layout=classes" in caplog.text
+    caplog.clear()
+    denied = Folder(root=tmp_path, layout="classes").load(0)
+    assert denied.classes == ("photo", "sketch")
+    assert denied.domains is None
+    clients = Folder(root=tmp_path, layout="clients").load(0)
+    assert clients.owner_names == ("photo", "sketch")
+    assert not caplog.text, "what was said need not be repeated"
+
+
+@pytest.mark.parametrize(
+    ("files", "layout"),
+    [
+        (["owl/1.png", "fox/1.png"], "classes"),
+        (["owl/a/1.png", "fox/b/1.png"], "classes"),
+        (["owl/a/1.png"], "classes"),
+        (["owl/1.png", "owl/a/1.png", "fox/a/1.png"], "classes"),
+        (["Train/owl/1.png", "test/owl/1.png"], "splits"),
+        (["photo/owl/1.png", "sketch/owl/1.png", "sketch/fox/1.png"], "domains"),
+        (["north/train/owl/1.png", "south/train/owl/1.png", "south/test/owl/2.png"], "clients"),
+    ],
+)
+def test_layouts_are_recognised(tmp_path: Path, files: list[str], layout: str) -> None:
+    for number, file in enumerate(files):
+        save_picture(tmp_path / file, number)
+    assert recognise_layout(tmp_path) == layout
+
+
+def test_a_flat_folder_is_explained(tmp_path: Path) -> None:
+    save_picture(tmp_path / "IMG_1.png", 1)
+    with pytest.raises(DataError, match=r"1 images such as IMG_1\.png and no folders.*manifest\.csv"):
+        Folder(root=tmp_path).read()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may read everything")
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    save_picture(tmp_path / "owl" / "deep" / "1.png", 1)
+    save_picture(tmp_path / "fox" / "1.png", 1)
+    (tmp_path / "owl" / "deep").chmod(0)
+    with pytest.raises(DataError, match=r"deep may not be read: permission denied"):
+        Folder(root=tmp_path).read()
+    (tmp_path / "owl" / "deep").chmod(0o700)
+
+
+def test_what_cannot_be_listed_is_an_error_not_a_smaller_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_picture(tmp_path / "owl" / "1.png", 1)
+
+    def walk(folder: Path, onerror: Callable[[OSError], None]) -> Iterator[object]:
+        onerror(PermissionError(13, "Permission denied", str(folder)))
+        return iter(())
+
+    monkeypatch.setattr("os.walk", walk)
+    with pytest.raises(DataError, match="owl may not be read: permission denied"):
+        Folder(root=tmp_path).read()
