@@ -42,7 +42,9 @@ def test_no_batch_without_gradients_is_larger_than_a_chunk(method, monkeypatch):
     seen = []
     view = type(tiny.frozen.view(tiny.partition.train[0]))
     prefix = view.prefix
-    monkeypatch.setattr(view, "prefix", lambda self, rows, *rest: seen.append(len(rows)) or prefix(self, rows, *rest))
+    monkeypatch.setattr(
+        view, "prefix", lambda self, rows, *rest: seen.append(len(rows)) or prefix(self, rows, *rest)
+    )
     tiny.run(0)
     assert max(size for size in seen if size != tiny.training.batch_size) == 5
     assert all(size <= 5 or (method.name == "pfedpg" and size <= 8) for size in seen)

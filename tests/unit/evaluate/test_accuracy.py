@@ -101,6 +101,7 @@ def test_predictions_are_counted_by_client():
         labels=np.array([3, 1, 2, 0, 1]),
         predicted=np.array([3, 0, 2, 0, 3]),
     )
+
     class Five:
         def __len__(self):
             return 5

@@ -68,6 +68,13 @@ def test_a_rate_that_is_not_given_is_the_common_one():
     assert moved(plain(lr=0.3, prompt_lr=0.1))["head"] == 0.3
 
 
+def test_class_prompts_have_the_rate_of_prompts_unless_they_have_their_own():
+    assert rate(plain(lr=9.0, prompt_lr=0.2), "class_prompts", 0) == 0.2
+    training = plain(lr=9.0, head_lr=0.01, prompt_lr=0.2, class_prompt_lr=0.8, lr_decay=0.5)
+    rates = {name: rate(training, name, 1) for name in ("head", "shared_prompts", "class_prompts")}
+    assert rates == {"head": 0.005, "shared_prompts": 0.1, "class_prompts": 0.4}
+
+
 def test_the_rate_falls_by_its_factor_with_every_finished_round():
     training = plain(lr=0.5, head_lr=0.1, lr_decay=0.9)
     assert rate(training, "shared_prompts", 0) == 0.5
@@ -82,7 +89,9 @@ def test_weight_decay_adds_a_share_of_the_tensor_to_its_gradient():
 
 def test_momentum_adds_a_share_of_the_last_step():
     two = samples(1.0, 2.0)
-    assert moved(plain(lr=0.1, momentum=0.9, batch_size=1), data=two)["head"] == pytest.approx(0.1 * (1 + 1.9))
+    assert moved(plain(lr=0.1, momentum=0.9, batch_size=1), data=two)["head"] == pytest.approx(
+        0.1 * (1 + 1.9)
+    )
     assert moved(plain(lr=0.1, batch_size=1), data=two)["head"] == pytest.approx(0.2)
 
 
@@ -119,6 +128,7 @@ def test_adam_is_torchs_with_decay(decay):
 
 def test_decay_makes_a_difference_to_adam():
     """A slope that nearly cancels the decay turns Adam's first step around."""
+
     def loss(t, batch):
         return -0.1 * t["head"].sum()
 
@@ -133,6 +143,7 @@ def test_decay_makes_a_difference_to_adam():
 def test_the_loss_is_the_mean_over_images_and_not_over_steps():
     """Batches of two and one: the mean over steps would be 2.25."""
     data, training = samples(1.0, 2.0, 3.0), plain(lr=0.0, batch_size=2)
+
     def mean(trained, batch):
         return batch.inputs.tokens.mean() + 0 * trained["head"].sum()
 
@@ -159,7 +170,7 @@ def test_every_epoch_visits_every_image_once_in_an_order_of_its_own():
     generator = torch.Generator().manual_seed(1)
     fit(watch, {"head": torch.zeros(1)}, data, plain(epochs=2, batch_size=8), 0, generator)
     assert [len(batch) for batch in seen] == [8, 8, 4, 8, 8, 4]
-    epochs = [sum(seen[:3], []), sum(seen[3:], [])]
+    epochs = [[value for batch in part for value in batch] for part in (seen[:3], seen[3:])]
     for epoch in epochs:
         assert sorted(epoch) == list(range(20))
         assert epoch != sorted(epoch)
@@ -199,4 +210,11 @@ def test_a_step_filter_sees_the_change_after_everything_else():
 
 def test_a_loss_that_is_no_number_is_the_clients_failure():
     with pytest.raises(ClientError, match=r"loss nan at step 1; lower training.lr"):
-        fit(lambda t, b: t["head"].sum() * math.nan, {"head": torch.ones(1)}, samples(), plain(), 0, torch.Generator())
+        fit(
+            lambda t, b: t["head"].sum() * math.nan,
+            {"head": torch.ones(1)},
+            samples(),
+            plain(),
+            0,
+            torch.Generator(),
+        )
