@@ -27,6 +27,7 @@ PAPER: dict[str, Any] = {
     "training.lr": 0.1,
     "training.head_lr": None,
     "training.prompt_lr": None,
+    "training.class_prompt_lr": None,
     "training.momentum": 0.9,
     "training.lr_decay": 0.998,
     "training.weight_decay": 1e-3,

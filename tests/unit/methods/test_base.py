@@ -83,6 +83,16 @@ def test_a_client_predicts_with_what_it_kept_and_not_with_the_first_values(name)
         assert kept.endswith("_bias") or not torch.equal(tensors[kept], first[kept])
 
 
+def test_what_a_client_kept_wins_over_what_is_sent_and_both_over_first_values(federation):
+    method = METHODS.get("ppt")()
+    client = federation(method, images=8).client(0)
+    kept, sent, first = torch.ones(1, 32), torch.zeros(1, 32), client.first_kept()["private_prompts"]
+    assert torch.equal(method.personal(client, {"head": sent})["private_prompts"], first)
+    assert torch.equal(method.personal(client, {"private_prompts": sent})["private_prompts"], sent)
+    client = replace(client, memory={"private_prompts": kept})
+    assert torch.equal(method.personal(client, {"private_prompts": sent})["private_prompts"], kept)
+
+
 @EVERY
 def test_a_visit_changes_nothing_but_its_result(name, federation):
     tiny = federation(METHODS.get(name)(), images=8)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.tiny_federation import added
 
+from fedcue.errors import ConfigError
 from fedcue.methods.pep import PEP
 from fedcue.methods.pep_variants import PEPVariants
 from fedcue.types import Update
@@ -127,6 +128,28 @@ def test_prompts_can_start_with_zeros(federation):
     assert not tensors["shared_prompts"].any()
     assert not tensors["class_prompts"].any()
     assert tensors["head"].any()
+
+
+@pytest.mark.parametrize("average", ["all", "holders"])
+def test_a_class_prompt_moves_by_the_mean_of_all_clients_or_of_its_holders(federation, average):
+    """Class 0 is held by client 0 alone, class 1 by clients 0 and 1, of three that are drawn."""
+    tiny = federation(PEPVariants(class_average=average), images=8)
+    state = tiny.start()
+    updates = [tiny.update(state, client)[0] for client in range(3)]
+    old = state.tensors["class_prompts"]
+    changes = [update.tensors["class_prompts"] - old for update in updates]
+    found = tiny.aggregate(state, updates).tensors["class_prompts"] - old
+    assert not changes[1][0].any()
+    for c, holders in ((0, 1), (1, 2), (2, 2), (3, 1)):
+        divisor = 3 if average == "all" else holders
+        torch.testing.assert_close(found[c], sum(change[c] for change in changes) / divisor)
+
+
+def test_holders_are_counted_only_where_all_count_alike(federation):
+    for options in ({"weighting": "size"}, {"prototype_weight": "count"}):
+        method = PEPVariants(class_average="holders", **options)
+        with pytest.raises(ConfigError, match="counts holders, not images"):
+            method.check(federation(PEPVariants()).sizes)
 
 
 def test_counts_are_whole_numbers_and_sums_go_with_them(federation):

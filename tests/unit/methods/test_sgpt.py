@@ -141,6 +141,42 @@ def test_training_prefers_rarely_used_groups():
     assert not (other.bool() & plain.bool()).any()
 
 
+class Seen(SGPT):
+    """SGPT whose images are as near to the two groups as the table says."""
+
+    def _similarity(self, keys, batch):
+        near = torch.tensor([[1 - 3e-4, 0.0], [1 - 1e-3, 0.0], [0.1, 0.9], [0.0, 0.5]])
+        return near + 0 * keys.sum()
+
+
+@pytest.mark.parametrize(
+    ("used", "chosen"),
+    [
+        ([0, 0], [2, 2]),  # each image takes the nearest
+        ([10, 0], [1, 3]),  # shares 1.0005 and 0.0005: the second image, too, leaves the used group
+        ([1000, 0], [1, 3]),  # it is the share that counts, not the number
+        ([0, 10], [4, 0]),
+    ],
+)
+def test_each_image_takes_the_group_that_is_nearest_by_its_share_of_past_use(used, chosen):
+    method = Seen(groups=2)
+    tiny = TinyFederation(method)
+    fixed = {**tiny.host.table.first(0), "counts": torch.tensor(used)}
+    counts = torch.zeros(2, dtype=torch.int64)
+    method._group_loss(fixed, counts)(fixed, tiny.batch(0, 4))
+    assert counts.tolist() == chosen
+
+
+def test_each_image_is_classified_with_its_own_groups_prompts():
+    tiny = TinyFederation(SGPT(groups=3))
+    state, batch = tiny.start().tensors, tiny.batch(0, 4)
+    groups = torch.tensor([2, 0, 2, 1])
+    together = tiny.method._logits(state, batch, groups)
+    for image, group in enumerate(groups.tolist()):
+        alone = tiny.method._logits(state, batch, torch.full((4,), group))[image]
+        torch.testing.assert_close(together[image], alone)
+
+
 def test_counts_are_per_sample_and_epoch_and_added_at_the_server():
     tiny = TinyFederation(SGPT())
     run = tiny.run(2)
