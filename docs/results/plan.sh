@@ -4,7 +4,9 @@
 #
 #     DATA=FOLDER BACKBONE=FOLDER/vit_tiny_patch16_224 sh docs/results/plan.sh [--dry-run | --jobs N ...]
 #
-# DATA holds cifar100, tiny-imagenet and pacs. Start it from a clone at a named commit, not from a tree
+# DATA holds cifar100, tiny-imagenet and pacs. The tables in cpu/ come from the commits that their rows name, when
+# scale=cpu was a twentieth of the images; it has changed since, so that the same commands make other runs, and
+# write them to tables of their own (TABLES, docs/results/miniature unless given). Start it from a clone at a named commit, not from a tree
 # that is being edited: each row says from which commit it comes.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -17,7 +19,7 @@ runs() {
     shift 2
     fedcue compare "$@" scale=cpu heldout=0.1 precision=bfloat16 workers=1 evaluation.prototype_sample=0 \
         evaluation.cls_sample=0 "data.root=$DATA/$dataset" "backbone=$BACKBONE" \
-        --table "$here/cpu/$table.csv" $options || failed=1
+        --table "${TABLES:-$here/miniature}/$table.csv" $options || failed=1
 }
 options=$*
 

@@ -143,7 +143,7 @@ def test_the_plan_is_made_of_compare_commands_that_can_be_run(tmp_path: Path) ->
     for words in found:
         assert words[0] == "compare"
         assert words[-1] == "--dry-run"
-        assert Path(words[words.index("--table") + 1]).parent.name == "cpu"
+        assert Path(words[words.index("--table") + 1]).parent.name == "miniature"
         given = [word for word in words if word.startswith("data.root=")]
         assert given == [f"data.root=/data/{Path(given[0]).name}"]
 

@@ -13,8 +13,8 @@ from fedcue.config.scope import NOT_IN_LABELS, scope_of
 from fedcue.config.settings import RunConfig
 from fedcue.config.words import flat, typed
 
-NOT_APART = ("evaluation.every", "data.root", "data.cache_folder", "data.cache_bytes")
-"""Settings that do not change what a row says: how often a run is tested on its way, where its images lie."""
+NOT_APART = ("evaluation.every",)
+"""Settings that set runs apart and not what a row says of them: how often a run is tested on its way."""
 
 
 def settings_that_matter(config: RunConfig) -> dict[str, Any]:
