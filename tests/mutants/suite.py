@@ -122,13 +122,17 @@ class Verdict:
         return report
 
     def raises_at_once(self, failure: Any) -> bool:
-        """Return whether the changed statement failed to run, instead of running to another effect."""
+        """Return whether the fault broke the program: its statement raised, or wrong kinds of objects met."""
         package = self.fault.file.split("/")[0]
-        judged = issubclass(failure.type, AssertionError | pytest.fail.Exception)
-        judged = judged or failure.type.__module__.split(".")[0] == package
+        if issubclass(failure.type, AssertionError | pytest.fail.Exception):
+            return False
+        own = [entry for entry in failure.traceback if Path(entry.path).is_relative_to(self.src)]
+        if issubclass(failure.type, TypeError | AttributeError | NameError):
+            return bool(own)
         first, last = self.fault.statement
-        own = [entry for entry in failure.traceback if Path(entry.path) == self.src / self.fault.file]
-        return not judged and any(first <= entry.lineno + 1 <= last for entry in own)
+        refused = failure.type.__module__.split(".")[0] == package
+        here = [entry for entry in own if Path(entry.path) == self.src / self.fault.file]
+        return not refused and any(first <= entry.lineno + 1 <= last for entry in here)
 
 
 def attempt(root: Path, fault: Fault, batches: list[Batch], folder: Path) -> dict[str, str]:
