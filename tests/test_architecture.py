@@ -55,7 +55,9 @@ def test_methods_do_not_import_each_other() -> None:
 
 def test_every_module_is_imported_by_another_or_named_by_the_registry() -> None:
     named = (PACKAGE / "registry.py").read_text() + (PACKAGE / "record/track/base.py").read_text()
-    named += (PACKAGE / "flower" / "deployment.py").read_text() + (PACKAGE / "__init__.py").read_text()
+    named += "".join(
+        (PACKAGE / name).read_text() for name in ("flower/deployment.py", "flower/scripts.py", "__init__.py")
+    )
     used = {module for path in FILES for module in _imported_modules(path)}
     for path in FILES:
         if path.stem in ("__init__", "__main__"):
@@ -132,7 +134,7 @@ def statements(path: Path) -> int:
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "methods").glob("[!b_]*.py")), ids=lambda path: path.stem)
 def test_a_method_is_a_short_file(path: Path) -> None:
-    limits = {"pep": 105, "sgpt": 125, "pfedpg": 125}
+    limits = {"pep": 105, "pep_variants": 95, "sgpt": 125, "pfedpg": 125}
     assert statements(path) <= limits.get(path.stem, 90)
 
 

@@ -69,7 +69,7 @@ def test_scale_profile_and_per_method_are_applied_in_order(tmp_path: Path) -> No
         (["privacy.max_epsilon=1", "privacy=dp"], "privacy", "max_epsilon", 1.0),
         (["privacy.max_epsilon=1", "privacy.name=dp"], "privacy", "max_epsilon", 1.0),
         (["aggregate.attackers=1", "aggregate=trimmed_mean"], "aggregate", "attackers", 1),
-        (["data.root=there", "data=cifar100"], "data", "root", Path("there")),
+        (["data.root=there", "data=cifar100"], "data", "root", Path("there").absolute()),
         (["method.prompts=3", "method=fedvpt"], "method", "prompts", 3),
     ],
 )

@@ -14,7 +14,7 @@ from fedcue.machine import peak_memory_mb
 from fedcue.model.shapes import shape_of
 from fedcue.plan.bench import (
     BenchClient,
-    Job,
+    BenchOptions,
     best_times,
     mixing_macs,
     paper_forward_macs,
@@ -69,7 +69,7 @@ def test_contenders_take_turns_at_least_twice() -> None:
 
 
 def test_the_client_measured_trains_what_pep_trains() -> None:
-    client = BenchClient(Job(batch=4, classes=12, held=3))
+    client = BenchClient(BenchOptions(batch=4, classes=12, held=3))
     assert client.tensors["class_prompts"].shape[0] == 3
     update, _ = client.method.update(client.visit, client.download, ClientMemory())
     assert set(update.tensors) >= {"head", "shared_prompts", "class_prompts", "centroids"}
