@@ -21,7 +21,6 @@ from fedcue.plan.bench import (
     plain_forward_macs,
     plain_step_macs,
 )
-from fedcue.types import ClientMemory
 
 BASE = shape_of("timm/vit_base_patch16_224")
 
@@ -71,7 +70,7 @@ def test_contenders_take_turns_at_least_twice() -> None:
 def test_the_client_measured_trains_what_pep_trains() -> None:
     client = BenchClient(BenchOptions(batch=4, classes=12, held=3))
     assert client.tensors["class_prompts"].shape[0] == 3
-    update, _ = client.method.update(client.visit, client.download, ClientMemory())
+    update = client.method.update(client.client, client.sent)
     assert set(update.tensors) >= {"head", "shared_prompts", "class_prompts", "centroids"}
 
 
