@@ -1,0 +1,75 @@
+"""Sensitivities by hand, defaults, and what grows with the number of draws."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from support.tables import table_of
+
+from fedcue.aggregate.mean import PlainAdding, Sums
+from fedcue.methods.tensors import reply, trained, zeros
+from fedcue.privacy.mechanisms import DifferentialPrivacy, PaperNoise, clipped
+from fedcue.privacy.stream import NoiseStream
+from fedcue.types import TensorSpec, Update
+
+STATISTICS = table_of(reply("centroids", (3, 4, 5), "class_sums"), reply("holds", (4,), "class_counts"))
+
+
+def test_the_papers_and_our_default_budgets() -> None:
+    assert PaperNoise().epsilon == 0.2  # the paper's DP table
+    privacy = DifferentialPrivacy()
+    assert (privacy.max_epsilon, privacy.delta, privacy.clip, privacy.radius) == (8.0, 1e-5, 1.0, 1.0)
+    assert (privacy.where, privacy.sample) == ("central", "known")
+
+
+def test_sensitivities_by_hand() -> None:
+    """Replace-one: a clipped change moves by twice the clip, sums of L layers by 2 sqrt(L) radii."""
+    privacy = DifferentialPrivacy(clip=0.3, radius=2.0)
+    assert privacy.sensitivity("shared", torch.zeros(1)) == pytest.approx(0.6)
+    assert privacy.sensitivity("own", torch.zeros(1)) == pytest.approx(0.6)
+    assert privacy.sensitivity("class_sums", torch.zeros(3, 4, 5)) == pytest.approx(4 * math.sqrt(3))
+    assert privacy.sensitivity("class_counts", torch.zeros(4)) == 2.0
+
+
+@pytest.mark.parametrize(("clients", "kept"), [(1, True), (4, True), (100, False)])
+def test_the_threshold_of_rare_classes_grows_with_the_number_of_local_draws(clients: int, kept: bool) -> None:
+    """A sum of n local noises deviates by sqrt(n): 3 deviations of 2 x noise, here 6 sqrt(n), against 50."""
+    privacy = DifferentialPrivacy(where="local", noise=1.0)
+    sums = Sums(STATISTICS, updates=clients)
+    sums.tensors = {"centroids": torch.ones(3, 4, 5), "holds": torch.full((4,), 50.0)}
+    privacy.drop_rare(sums, STATISTICS)
+    assert sums.tensors["holds"].any().item() == kept
+    assert sums.tensors["centroids"].any().item() == kept
+
+
+def test_central_noise_is_drawn_once_whatever_the_number_of_clients() -> None:
+    privacy, table = DifferentialPrivacy(noise=1.0, clip=1e-6), table_of()
+    for clients in (1, 50):
+        adding = privacy.adding(
+            PlainAdding(Sums(table)), {"head": torch.zeros(4, 3)}, table, lambda: NoiseStream.simulated(3)
+        )
+        for client in range(clients):
+            adding.add(Update(client, 1, {"head": torch.zeros(4, 3)}))
+        expected = privacy.noisy({"head": torch.zeros(4, 3)}, table, NoiseStream.simulated(3))["head"]
+        torch.testing.assert_close(adding.sums().tensors["head"], expected)
+
+
+def test_a_change_that_only_one_client_was_sent_is_clipped_and_noised_too() -> None:
+    """pFedPG's prompts: personal to a client, yet trained on its records."""
+    table = table_of(TensorSpec("prompt_change", (2, 2), returned=True, kind="own"))
+    update = Update(0, 5, {"prompt_change": torch.full((2, 2), 10.0)}, loss=1.0)
+    assert clipped(update, {}, table, 1.0).tensors["prompt_change"].norm().item() == pytest.approx(1.0)
+    privacy = DifferentialPrivacy(where="local", noise=1.0)
+    left = privacy.leave(update, {}, table, lambda: NoiseStream.simulated(1))
+    assert left.loss is None
+    assert (left.tensors["prompt_change"] - 0.5).abs().max() > 0.1
+
+
+def test_all_trained_tensors_are_clipped_as_one_vector() -> None:
+    table = table_of(trained("head", (1,), zeros), trained("prompts", (1,), zeros))
+    update = Update(0, 5, {"head": torch.tensor([3.0]), "prompts": torch.tensor([4.0])})
+    sent = {"head": torch.zeros(1), "prompts": torch.zeros(1)}
+    bounded = clipped(update, sent, table, 1.0).tensors
+    assert [bounded[name].item() for name in ("head", "prompts")] == pytest.approx([0.6, 0.8])

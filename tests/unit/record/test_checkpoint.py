@@ -1,0 +1,42 @@
+"""The newest checkpoints are kept, no more and no fewer, and come back whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedcue.record.checkpoint import Checkpoint, Checkpoints
+from fedcue.types import ClientMemory, ServerState
+
+
+def checkpoint(number: int) -> Checkpoint:
+    return Checkpoint(
+        ServerState(number, {"head": torch.full((2, 3), float(number))}),
+        {4: ClientMemory({"own": torch.tensor([number])})},
+        10 * number,
+        "digest",
+        {"warm_up_upload_floats": 1, "warm_up_upload_bytes": 4, "seconds": 0.5, "releases": 3},
+        {"classes": {"4": [1]}, "received": {"4": number}, "changed": 2},
+    )
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_exactly_so_many_newest_are_kept(tmp_path: Path, keep: int) -> None:
+    kept = Checkpoints(tmp_path / "checkpoints", keep)
+    for number in range(6):
+        kept.write(checkpoint(number))
+        assert len(list((tmp_path / "checkpoints").iterdir())) == min(number + 1, keep)
+    assert kept.newest().state.round == 5
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path / "checkpoints", 2)
+    kept.write(checkpoint(3))
+    found, expected = kept.newest(), checkpoint(3)
+    assert torch.equal(found.state.tensors["head"], expected.state.tensors["head"])
+    assert torch.equal(found.memories[4].tensors["own"], expected.memories[4].tensors["own"])
+    assert dict(found.transport) == dict(expected.transport)
+    assert (found.metrics_bytes, found.metrics_digest) == (30, "digest")
+    assert found.totals["releases"] == 3

@@ -1,0 +1,83 @@
+"""What the wire remembers: which rows a client has, and when seldom tensors were last sent."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedcue.config.layers import load
+from fedcue.errors import ConfigError
+from fedcue.methods.pep import PEP
+from fedcue.rounds.transport import Traffic, Wire, check_transport
+from fedcue.types import Download, Sizes, Update
+
+SIZES = Sizes(classes=6, width=8, depth=8, patch=4, clients=3)
+TABLE = PEP().table(SIZES)
+
+
+def state() -> dict[str, torch.Tensor]:
+    return {
+        **TABLE.first(0),
+        "prototypes": torch.randn(3, 6, 8, generator=torch.Generator().manual_seed(0)),
+        "has_prototype": torch.ones(6, dtype=torch.bool),
+    }
+
+
+def wire() -> Wire:
+    """Return a sparse wire that knows client 0 to hold the classes 1 and 4."""
+    made = Wire(load("default", ["transport=sparse"]), TABLE)
+    holds = torch.tensor([False, True, False, False, True, False])
+    made.first_reply(Update(0, 9, {"centroids": torch.zeros(3, 6, 8), "holds": holds}))
+    made.traffic = Traffic()
+    return made
+
+
+def sent(own: Wire, number: int, tensors: dict[str, torch.Tensor]) -> int:
+    own.traffic = Traffic()
+    received = own.download(Download(0, number, 0, tensors)).tensors
+    assert torch.equal(received["prototypes"][:, [1, 4]], tensors["prototypes"][:, [1, 4]])
+    return own.traffic.download_floats
+
+
+HEAD_AND_PROMPTS, PROTOTYPES = 6 * 8 + 8 + 2 * 8, 3 * 2 * 8
+
+
+def test_prototypes_are_sent_once_and_again_only_when_they_changed() -> None:
+    own, tensors = wire(), state()
+    own.changed = 0
+    assert sent(own, 0, tensors) == HEAD_AND_PROMPTS + PROTOTYPES, "a client that never had them"
+    assert sent(own, 1, tensors) == HEAD_AND_PROMPTS, "nothing changed"
+    own.note_changes(tensors, dict(tensors), 2)
+    assert sent(own, 2, tensors) == HEAD_AND_PROMPTS, "the same values are no change"
+    moved = {**tensors, "prototypes": tensors["prototypes"] + 1}
+    own.note_changes(tensors, moved, 3)
+    assert sent(own, 3, moved) == HEAD_AND_PROMPTS + PROTOTYPES, "they changed"
+
+
+def test_rows_a_client_does_not_hold_come_back_as_the_server_has_them() -> None:
+    own, tensors = wire(), state()
+    trained = {name: tensors[name] + 1 for name in TABLE.trained}
+    received = own.upload(Update(0, 9, trained), tensors).tensors
+    assert own.traffic.upload_floats == HEAD_AND_PROMPTS
+    assert torch.equal(received["class_prompts"][[1, 4]], trained["class_prompts"][[1, 4]])
+    assert torch.equal(received["class_prompts"][[0, 2, 3, 5]], tensors["class_prompts"][[0, 2, 3, 5]])
+    assert torch.equal(received["head"], trained["head"])
+
+
+def test_a_resumed_wire_remembers_classes_visits_and_changes() -> None:
+    own, tensors = wire(), state()
+    sent(own, 0, tensors)
+    own.changed = 0
+    again = Wire(own.config, TABLE)
+    again.remember(own.memory())
+    assert sent(again, 1, tensors) == sent(own, 1, tensors) == HEAD_AND_PROMPTS
+    assert again.memory() == own.memory()
+
+
+@pytest.mark.parametrize(
+    "settings", [["privacy=dp"], ["method.prior=uniform"], ["method.prior_smoothing=0.1"]]
+)
+def test_sparse_rows_are_refused_where_every_class_counts(settings: list[str]) -> None:
+    with pytest.raises(ConfigError, match="Use transport=dense"):
+        check_transport(load("default", ["transport=sparse", *settings]))
+    check_transport(load("default", settings))
