@@ -39,6 +39,12 @@ def sent(own: Wire, number: int, tensors: dict[str, torch.Tensor]) -> int:
     return own.traffic.download_floats
 
 
+def resumed(own: Wire) -> Wire:
+    again = Wire(own.config, TABLE)
+    again.remember(own.memory())
+    return again
+
+
 HEAD_AND_PROMPTS, PROTOTYPES = 6 * 8 + 8 + 2 * 8, 3 * 2 * 8
 
 
@@ -67,11 +73,10 @@ def test_rows_a_client_does_not_hold_come_back_as_the_server_has_them() -> None:
 def test_a_resumed_wire_remembers_classes_visits_and_changes() -> None:
     own, tensors = wire(), state()
     sent(own, 0, tensors)
-    own.changed = 0
-    again = Wire(own.config, TABLE)
-    again.remember(own.memory())
-    assert sent(again, 1, tensors) == sent(own, 1, tensors) == HEAD_AND_PROMPTS
-    assert again.memory() == own.memory()
+    assert sent(resumed(own), 1, tensors) == HEAD_AND_PROMPTS, "the client has the prototypes"
+    own.changed = 1
+    assert sent(resumed(own), 1, tensors) == HEAD_AND_PROMPTS + PROTOTYPES, "they changed since"
+    assert resumed(own).memory() == own.memory()
 
 
 @pytest.mark.parametrize(
