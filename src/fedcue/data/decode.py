@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -16,6 +17,9 @@ PILLOW_LIMIT = 178_956_970
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Image formats that are read; others (some of which Pillow hands to other programs) are not."""
+
+BAND = 2**20
+"""Pixels that are changed together."""
 
 _WHITE = (255, 255, 255, 255)
 
@@ -48,13 +52,34 @@ def decode(
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
-    """Return the image in RGB, turned as its EXIF orientation says, transparency laid over white."""
+    """Return the image in RGB, turned as its EXIF orientation says, transparency laid over white.
+
+    Beside the image itself only the result takes up room, whatever the mode: the rest goes band by band.
+    """
     with suppress(Exception):  # a damaged EXIF block says nothing about the pixels
-        image = ImageOps.exif_transpose(image)
+        ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith("I"):  # 16 bits per pixel, which Pillow would clip at 255
-        wide = np.asarray(image).astype(np.float64)
-        image = Image.fromarray(np.clip(np.round(wide / 257), 0, 255).astype(np.uint8))
+        return _banded(image, _eight_bits)
     if image.has_transparency_data:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, _WHITE), image)
+        return _banded(image, _over_white)
     return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _banded(image: Image.Image, change: Callable[[Image.Image], Image.Image]) -> Image.Image:
+    """Return the image in RGB, changed a few rows at a time."""
+    out = Image.new("RGB", image.size)
+    height = max(1, BAND // max(1, image.width))
+    for top in range(0, image.height, height):
+        box = (0, top, image.width, min(top + height, image.height))
+        out.paste(change(image.crop(box)).convert("RGB"), box)
+    return out
+
+
+def _eight_bits(band: Image.Image) -> Image.Image:
+    wide = np.asarray(band).astype(np.float64)
+    return Image.fromarray(np.clip(np.round(wide / 257), 0, 255).astype(np.uint8))
+
+
+def _over_white(band: Image.Image) -> Image.Image:
+    band = band.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", band.size, _WHITE), band)

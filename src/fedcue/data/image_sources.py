@@ -15,11 +15,16 @@ from fedcue.data.dataset import ImageSource, Selection
 from fedcue.data.decode import FORMATS
 from fedcue.errors import DataError
 
+MAX_FILE = 2**29
+"""Bytes of an image file at most."""
+
 
 def ordinary(path: Path) -> Path:
     """Return the path of an ordinary file; a pipe would be waited for without an end, a device never ends."""
     if not path.is_file():
         raise OSError(f"{path} is not an ordinary file")
+    if path.stat().st_size > MAX_FILE:
+        raise OSError(f"{path} is larger than {MAX_FILE // 2**20} MiB")
     return path
 
 

@@ -25,3 +25,11 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         decode(FileImages([tmp_path / "x.png"]), 0, 6)
     with pytest.raises(OSError, match="ordinary"):
         FileImages([tmp_path / "x.png"]).content(0)
+
+
+def test_a_file_larger_than_any_image_is_not_read(tmp_path: Path) -> None:
+    path = save_picture(tmp_path / "x.png", 1)
+    with path.open("r+b") as file:
+        file.truncate(2**40)
+    with pytest.raises(DataError, match="is larger than 512 MiB"):
+        decode(FileImages([path]), 0, 6)

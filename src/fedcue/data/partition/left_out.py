@@ -33,8 +33,8 @@ class LeftOut:
         if self.few_test:
             notes.append(
                 f"{counted(self.few_test)} left out: fewer than {self.min_test} test images. "
-                "Give partition.untested=train to let them train, or data.test_share=0.2 to test them on a "
-                "part of their training images."
+                "Give partition=natural partition.untested=train to let them train, or data.test_share=0.2 "
+                "to test them on a part of their training images."
             )
         if self.test_images:
             notes.append(f"{self.test_images:,} test images show classes that no client trains on: not used.")

@@ -14,6 +14,9 @@ from fedcue.data.dataset import Dataset, ImageSource, Indices
 from fedcue.data.options import DataOptions
 from fedcue.errors import DataError, unknown
 
+MAX_NAME = 1_000
+"""Characters of the name of a class, a domain or a client at most."""
+
 _LABELS = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_large_string)
 
 
@@ -110,13 +113,16 @@ def _categories(table: pa.Table, column: str, schema: pa.Schema) -> tuple[tuple[
     values = table[column]
     if values.null_count:
         raise DataError(f"Column {column!r} is empty in {values.null_count} rows. Fill or remove these rows.")
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    if not any(test(values.type) for test in _LABELS):
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        values = values.dictionary_encode()
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if not any(test(kind) for test in _LABELS):
         raise DataError(
-            f"Column {column!r} is of type {str(values.type)[:100]}. It must hold integers or strings; "
+            f"Column {column!r} is of type {str(kind)[:100]}. It must hold integers or strings; "
             "name another one with data.label, data.domain or data.client."
         )
+    if pa.types.is_dictionary(values.type):
+        return _texts(values, column)
     names = _class_names(schema, column)
     array = values.to_numpy()
     if names is not None and array.dtype.kind in "iu":
@@ -128,6 +134,19 @@ def _categories(table: pa.Table, column: str, schema: pa.Schema) -> tuple[tuple[
         return names, array.astype(np.int64)
     found, number = np.unique(array, return_inverse=True)
     return tuple(str(value) for value in found), number.astype(np.int64)
+
+
+def _texts(values: pa.ChunkedArray, column: str) -> tuple[tuple[str, ...], Indices]:
+    """Return the different texts of a column in order, and the number of the text in each row."""
+    joined = values.unify_dictionaries().combine_chunks()
+    texts = [str(text) for text in joined.dictionary.to_pylist()]
+    if max(map(len, texts), default=0) > MAX_NAME:
+        raise DataError(f"Column {column!r} has names of more than {MAX_NAME} characters. Give shorter ones.")
+    indices = joined.indices.to_numpy().astype(np.int64)
+    used = sorted(np.unique(indices).tolist(), key=lambda index: texts[index])
+    number = np.zeros(len(texts), dtype=np.int64)
+    number[used] = np.arange(len(used))
+    return tuple(texts[index] for index in used), number[indices]
 
 
 def _class_names(schema: pa.Schema, column: str) -> tuple[str, ...] | None:

@@ -19,7 +19,12 @@ from fedcue.data.readers.parquet_images import ParquetImages
 from fedcue.data.readers.root import existing_folder
 from fedcue.errors import DataError
 
-MAX_ROWS = 20_000_000  # a file of a few bytes can claim any number
+MAX_ROWS, SMALL_ROWS = 20_000_000, 1_000
+"""Rows of a file at most; a file of a few bytes can claim any number, and may have a thousand."""
+
+MAX_RATIO, SMALL_BYTES = 100, 2**23
+"""How much larger a column may be than its file, beyond a few MiB; nothing but a trap packs images better."""
+
 TEST_SPLITS = ("test", "valid", "validation", "val")
 _SHARD = re.compile(r"(?P<start>.+)-\d{5}-of-(?P<number>\d{5})(?P<rest>.*)")
 
@@ -102,13 +107,36 @@ def _require_columns(file: Path, columns: Sequence[str]) -> Sequence[str]:
         metadata = pq.read_metadata(file)
         rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         present = metadata.schema.to_arrow_schema().names
-    if sum(rows) != metadata.num_rows or not 0 <= max(rows, default=0) <= metadata.num_rows <= MAX_ROWS:
+        sizes = _column_sizes(metadata)
+    size = file.stat().st_size
+    most = min(MAX_ROWS, SMALL_ROWS + size)  # a row with an image takes more than a byte
+    if sum(rows) != metadata.num_rows or not 0 <= max(rows, default=0) <= metadata.num_rows <= most:
         raise DataError(
-            f"{file} claims {metadata.num_rows} rows in groups of {rows[:5]}. It must have at most "
-            f"{MAX_ROWS} rows. Fetch the file again."
+            f"{file} claims {metadata.num_rows} rows in groups of {rows[:5]}. A file of {size} bytes must "
+            f"have at most {most} rows. Fetch the file again."
         )
+    for column in columns:
+        if not 0 <= sizes.get(column, 0) <= SMALL_BYTES + MAX_RATIO * size:
+            raise DataError(
+                f"{file} has {size} bytes and claims {sizes[column]} bytes of the column {column!r}. It must "
+                f"hold at most {MAX_RATIO} times its size. Fetch the file again."
+            )
     require(file, columns, present)
     return list(present)
+
+
+def _column_sizes(metadata: pq.FileMetaData) -> dict[str, int]:
+    """Return how many bytes each column takes once it is unpacked, in the largest row group."""
+    sizes: dict[str, int] = {}
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        own: dict[str, int] = {}
+        for number in range(row_group.num_columns):
+            chunk = row_group.column(number)
+            name = chunk.path_in_schema.split(".")[0]
+            own[name] = own.get(name, 0) + chunk.total_uncompressed_size
+        sizes = {name: max(sizes.get(name, 0), own.get(name, 0)) for name in {*sizes, *own}}
+    return sizes
 
 
 @contextmanager
@@ -129,4 +157,7 @@ def read_columns(file: Path, needed: Sequence[str], known: Sequence[str]) -> pa.
 
 def _read(file: Path, columns: Sequence[str]) -> pa.Table:
     with _readable(file):
-        return pq.ParquetFile(file, memory_map=True).read(columns=list(columns))
+        # texts that repeat are kept once: a row then takes four bytes, however long its label is
+        return pq.ParquetFile(file, memory_map=True, read_dictionary=list(columns)).read(
+            columns=list(columns)
+        )

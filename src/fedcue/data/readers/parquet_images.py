@@ -15,7 +15,7 @@ from PIL import Image
 from fedcue.data.decode import FORMATS
 from fedcue.errors import DataError
 
-_BATCH = 64
+_BATCH = 32
 
 
 class ParquetImages:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 from support.datasets import CIFAR, balanced, made
 
-from fedcue.data.partition import IID, ByDomain, Dirichlet, Natural, PartitionOptions, Pathological
+from fedcue.data.partition import IID, ByDomain, Dirichlet, Natural, Partition, PartitionOptions, Pathological
 from fedcue.errors import PartitionError
 from fedcue.registry import PARTITIONS
 from fedcue.rng import rng
@@ -74,3 +76,28 @@ def test_a_dataset_s_own_clients_are_kept_or_mixed() -> None:
     assert "own 2 clients are kept; partition=iid is not used" in kept.notes[0]
     unowned = IID(clients=4, own_clients="keep").split(balanced(2, 10, 5), rng(0, "partition"))
     assert (unowned.rule, len(unowned), unowned.notes) == ("iid", 4, [])
+
+
+def digest(partition: Partition) -> str:
+    parts = b"|".join(np.asarray(part, dtype="<i8").tobytes() for part in (*partition.train, *partition.test))
+    return hashlib.sha256(parts).hexdigest()[:12]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (IID(clients=10), "200e5f5eae8a"),
+        (Pathological(clients=10, classes_per_client=5), "f068723b3e20"),
+        (Dirichlet(clients=10, alpha=0.3), "d476db7e54e5"),
+        (Dirichlet(clients=10, alpha=0.5, flavour="class"), "af17a9a15c92"),
+        (ByDomain(clients_per_domain=3, classes_per_client=8), "c92900fe9d98"),
+        (Natural(), "fbee6149fecb"),
+    ],
+    ids=lambda value: value.name if isinstance(value, PartitionOptions) else "",
+)
+def test_a_seed_gives_the_same_clients_in_every_version(rule: PartitionOptions, expected: str) -> None:
+    plain = balanced(20, 50, 10)
+    number = np.arange(len(plain))
+    owners = np.where(plain.is_test, -1, number % 7)
+    dataset = made(plain.labels, plain.is_test, owners=owners, domains=number % 3)
+    assert digest(rule.split(dataset, rng(0, "partition"))) == expected
