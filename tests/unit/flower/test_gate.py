@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import threading
@@ -123,6 +124,14 @@ def test_what_a_node_sends_arrives_untouched_and_nothing_else_does(gate: tuple[F
 def test_every_call_of_a_node_passes(gate: tuple[FakeLink, int], call: str) -> None:
     _, port = gate
     assert httpx.post(f"http://127.0.0.1:{port}/v1/fleet/{call}", content=b"").status_code == 200
+
+
+def test_the_largest_piece_of_an_array_arrives_whole(gate: tuple[FakeLink, int]) -> None:
+    """Flower cuts arrays into pieces of 5 MiB and adds some bytes of its own."""
+    link, port = gate
+    piece = os.urandom(5 * 2**20 + 1000)
+    assert httpx.post(f"http://127.0.0.1:{port}/v1/fleet/push-object", content=piece).status_code == 200
+    assert link.bodies[-1] == piece
 
 
 @pytest.mark.parametrize("trick", TRICKS)
