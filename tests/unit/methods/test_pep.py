@@ -270,10 +270,8 @@ def test_a_class_that_had_no_prototype_takes_the_mean_as_it_is_and_is_known_from
     assert again["has_prototype"].tolist() == [True, True, False]
 
 
-def test_mean_centroids_divides_each_class_by_its_holders_or_by_what_is_given():
+def test_mean_centroids_divides_each_class_by_its_holders():
     total = torch.tensor([[[6.0, 6.0], [0.0, 0.0]]])
     found = mean_centroids(total, torch.tensor([3.0, 0.0]))
     assert found["prototypes"][0].tolist() == [[2, 2], [0, 0]]
     assert found["has_prototype"].tolist() == [True, False]
-    literal = mean_centroids(total, torch.tensor([3.0, 0.0]), torch.tensor([6.0, 6.0]))
-    assert literal["prototypes"][0].tolist() == [[1, 1], [0, 0]]
