@@ -48,12 +48,8 @@ def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float = 1e-6) -> A
 def cosine(a: Array, b: Array) -> Array:
     """Cosines of all pairs of rows, ``[n, d], [m, d] -> [n, m]``; zero where a row has length zero."""
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    result = np.zeros((len(a), len(b)))
-    for i, row in enumerate(a):
-        for j, other in enumerate(b):
-            lengths = np.linalg.norm(row) * np.linalg.norm(other)
-            result[i, j] = row @ other / lengths if lengths > 0 else 0.0
-    return result
+    lengths = np.outer(np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1))
+    return np.divide(a @ b.T, lengths, out=np.zeros_like(lengths), where=lengths > 0)
 
 
 def cross_entropy(logits: Array, labels: NDArray[Any]) -> float:
@@ -118,15 +114,11 @@ def attention(weights: Weights, block: int, heads: int, x: Array) -> Array:
     batch, tokens, width = x.shape
     size = width // heads
     qkv = x @ weights[name + "qkv.weight"].T + weights[name + "qkv.bias"]
-    attended = np.zeros((batch, tokens, width))
-    for image in range(batch):
-        for head in range(heads):
-            columns = slice(head * size, (head + 1) * size)
-            query = qkv[image, :, :width][:, columns]
-            key = qkv[image, :, width : 2 * width][:, columns]
-            value = qkv[image, :, 2 * width :][:, columns]
-            attended[image, :, columns] = softmax(query @ key.T / math.sqrt(size)) @ value
-    return attended @ weights[name + "proj.weight"].T + weights[name + "proj.bias"]
+    by_head = qkv.reshape(batch, tokens, 3, heads, size).transpose(2, 0, 3, 1, 4)  # [3, B, heads, T, size]
+    query, key, value = by_head
+    attended = softmax(query @ key.swapaxes(-1, -2) / math.sqrt(size)) @ value
+    joined = attended.transpose(0, 2, 1, 3).reshape(batch, tokens, width)
+    return joined @ weights[name + "proj.weight"].T + weights[name + "proj.bias"]
 
 
 def run_block(weights: Weights, block: int, heads: int, x: Array) -> Array:
@@ -444,7 +436,7 @@ def sgd_step(
     parameters: Mapping[str, Array],
     gradients: Mapping[str, Array],
     buffers: Mapping[str, Array] | None,
-    learning_rate: float,
+    learning_rate: float | Mapping[str, float],
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     clip_norm: float | None = None,
@@ -452,6 +444,7 @@ def sgd_step(
 ) -> tuple[State, State]:
     """One step of torch's SGD: clip, add the decay, update the momentum buffer, move.
 
+    ``learning_rate`` is one for all parameters, or one for each name.
     ``buffers=None`` is a fresh optimiser: the first buffer is the gradient itself. ``decay_mask`` holds, for
     some names, an array that broadcasts to the parameter and multiplies its decay (0: no decay there).
     Returns the new parameters and the new buffers.
@@ -463,7 +456,8 @@ def sgd_step(
         mask = 1.0 if decay_mask is None else decay_mask.get(name, np.float64(1))
         gradient = gradients[name] + weight_decay * mask * value
         new_buffers[name] = gradient if buffers is None else momentum * buffers[name] + gradient
-        new_parameters[name] = value - learning_rate * new_buffers[name]
+        rate = learning_rate[name] if isinstance(learning_rate, Mapping) else learning_rate
+        new_parameters[name] = value - rate * new_buffers[name]
     return new_parameters, new_buffers
 
 

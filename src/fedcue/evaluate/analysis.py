@@ -60,7 +60,7 @@ def _look_inside(
         for number, batch in enumerate(samples.batches(config.evaluation.chunk)):
             seen += torch.bincount(batch.labels.cpu(), minlength=len(seen))
             for name, values in method.inspect(tensors, batch).items():
-                total = sums.setdefault(name, torch.zeros(len(seen), *values.shape[1:]))
+                total = sums.setdefault(name, values.new_zeros(len(seen), *values.shape[1:]).cpu())
                 total.index_add_(0, batch.labels.cpu(), values.cpu())
             if number == 0 and share and len(blocks) > 1:
                 tokens = batch.cls_tokens(method.prompter(tensors, batch), blocks)

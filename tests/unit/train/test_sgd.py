@@ -141,14 +141,14 @@ def test_decay_makes_a_difference_to_adam():
 
 
 def test_the_loss_is_the_mean_over_images_and_not_over_steps():
-    """Batches of two and one: the mean over steps would be 2.25."""
-    data, training = samples(1.0, 2.0, 3.0), plain(lr=0.0, batch_size=2)
+    """Batches of two and one: whichever image comes last, the mean over steps is another one."""
+    data, training = samples(1.0, 2.0, 30.0), plain(lr=0.0, batch_size=2)
 
     def mean(trained, batch):
         return batch.inputs.tokens.mean() + 0 * trained["head"].sum()
 
     _, loss = fit(mean, {"head": torch.zeros(1)}, data, training, 0, torch.Generator().manual_seed(0))
-    assert loss == pytest.approx(2.0)
+    assert loss == pytest.approx(11.0)
 
 
 def test_the_loss_is_that_of_all_epochs():

@@ -1,0 +1,293 @@
+"""Whole runs of every method against the numpy oracle: tensors, accuracies, tables, floats.
+
+Four clients, of which the last never trains; four rounds, so two periods of prototypes; class 0 is held by
+client 0 alone, which is not drawn in one of the periods; class 3 is held by the held-out client alone. The
+backbone computes in float64; messages and the server's means are float32.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import run_oracle
+import torch
+from oracle import fedpr_dropped
+from support.tiny_federation import CLASSES, HELD_OUT, TinyFederation, TinyRun, random_vit
+
+from fedcue.clients.host import Host
+from fedcue.methods.pfedpg import first_descriptor
+from fedcue.model.vit import Architecture
+from fedcue.registry import METHODS
+from fedcue.rng import torch_rng
+from fedcue.train.settings import Training
+from fedcue.train.sgd import fit
+from fedcue.types import TensorTable
+
+SHAPE = Architecture(width=8, depth=3, heads=2, patch=4, image_size=8, hidden=8)
+TRAIN = [[0, 0, 0, 1], [1, 1, 2], [2, 2, 1, 1, 2], [0, 2, 3, 3]]
+TEST = [[0, 1, 1], [1, 2, 2, 1, 2], [2, 1, 2, 2], [3, 0, 2, 0]]
+ROUNDS, PERIOD = 4, 2
+RATES = run_oracle.Rates(head=0.05, prompts=0.2, decay=0.9, momentum=0.9, weight_decay=0.01, clip_norm=0.5)
+TRAINING = Training(
+    head_lr=0.05,
+    prompt_lr=0.2,
+    lr_decay=0.9,
+    momentum=0.9,
+    weight_decay=0.01,
+    clip_norm=0.5,
+    epochs=2,
+    batch_size=3,
+)
+SEED = 12
+"""One for which client 0 is not drawn in a period."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method as fedcue has it, and its counterpart in numpy."""
+
+    options: dict[str, object]
+    oracle: type[run_oracle.Method]
+    theirs: dict[str, object]
+    rounds: int = ROUNDS
+    tolerance: float = 1e-6
+
+
+CASES = {
+    "head": Case({}, run_oracle.Method, {}),
+    "fedvpt": Case({"prompts": 2}, run_oracle.Shallow, {"sent": ("head", "shared_prompts")}),
+    "fedvpt_deep": Case({}, run_oracle.Deep, {"sent": ("head", "deep_prompts")}),
+    "fedpr": Case(
+        {"prompts": 2, "ratio": 0.6},
+        run_oracle.Shallow,
+        {"sent": ("head", "shared_prompts"), "options": "fedpr"},
+    ),
+    "sgpt": Case(
+        {"groups": 3, "shared_blocks": 2, "group_blocks": 1},
+        run_oracle.SGPT,
+        {
+            "sent": ("head", "shared_prompts", "group_prompts", "keys", "counts"),
+            "options": {"shared_blocks": 2},
+        },
+    ),
+    "pfedpg": Case(
+        {"prompts": 2},
+        run_oracle.PFedPG,
+        {"sent": ("prompts",), "kept": ("head",), "serves_heldout": False, "options": "pfedpg"},
+    ),
+    "ppt": Case({"weighting": "size"}, run_oracle.Shallow, {"kept": ("private_prompts",), "by_size": True}),
+    "pep": Case(
+        {"layers": (1, 2), "period": PERIOD, "momentum": 0.3, "temperature": 0.3},
+        run_oracle.PEP,
+        {
+            "sent": ("head", "shared_prompts", "class_prompts", "prototypes", "has_prototype"),
+            "options": {"layers": (1, 2), "period": PERIOD, "momentum": 0.3, "temperature": 0.3},
+        },
+    ),
+    "ncm": Case(
+        {},
+        run_oracle.ClassMeans,
+        {"sent": ("head", "head_bias"), "options": {"whiten": False, "scale": 10.0, "prior": False}},
+        rounds=0,
+        tolerance=3e-6,  # of the bias: a sum of larger numbers
+    ),
+    "cue": Case(
+        {"scale": 2.0},
+        run_oracle.ClassMeans,
+        {"sent": ("head", "head_bias", "prompts"), "options": {"whiten": True, "scale": 2.0, "prior": True}},
+    ),
+}
+
+
+def doubled(tensors):
+    return {name: t.double() if t.is_floating_point() else t for name, t in tensors.items()}
+
+
+class DoubleHost(Host):
+    """Clients that compute in float64; what they send is float32."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        specs = [
+            replace(spec, first=lambda seed, first=spec.first: doubled({"": first(seed)})[""])
+            if spec.first
+            else spec
+            for spec in self.table
+        ]
+        self.table = TensorTable(tuple(specs))
+
+    def train(self, download, memory):
+        update, kept = super().train(replace(download, tensors=doubled(download.tensors)), memory)
+        sent = {n: t.float() if t.is_floating_point() else t for n, t in update.tensors.items()}
+        return replace(update, tensors=sent), kept
+
+    def prepare_test(self, clients, download, *rest):
+        return super().prepare_test(clients, replace(download, tensors=doubled(download.tensors)), *rest)
+
+
+def recording(orders: list) -> Callable[..., Host]:
+    """Return how clients are made that note the order of images in every training."""
+
+    def noted(loss, start, *rest):
+        orders.append([])
+
+        def watched(trained, batch):
+            orders[-1].append(batch.rows.numpy().copy())
+            return loss(trained, batch)
+
+        return fit(watched, start, *rest)
+
+    return lambda *given: DoubleHost(*given, loop=noted)
+
+
+@cache
+def golden(name: str) -> tuple[TinyRun, run_oracle.Outcome]:
+    """Return a run of fedcue's and the same one in numpy."""
+    case, orders = CASES[name], []
+    model = random_vit(SHAPE)
+    model.backbone.double()
+    tiny = TinyFederation(
+        METHODS.get(name)(**case.options),
+        model,
+        TRAINING,
+        seed=SEED,
+        settings=["clients_per_round=2", "evaluation.every=2"],
+        labels=TRAIN,
+        test_labels=TEST,
+        host_kind=recording(orders),
+    )
+    run = tiny.run(case.rounds)
+    drawn = [record["clients"] for record in run.result.rounds]
+    left = iter(orders)
+    outcome = run_oracle.run(theirs(tiny, case), drawn, left, tested_after=(2, 4))
+    assert next(left, None) is None, "a training that the oracle knows nothing of"
+    return run, outcome
+
+
+def theirs(tiny: TinyFederation, case: Case) -> run_oracle.Method:
+    pixels = tiny.pixels.double().numpy()
+    task = run_oracle.Task(
+        {name: tensor.numpy() for name, tensor in tiny.model.backbone.state_dict().items()},
+        SHAPE.heads,
+        [pixels[own] for own in tiny.partition.train],
+        [np.array(own) for own in TRAIN],
+        [pixels[own] for own in tiny.partition.test],
+        [np.array(own) for own in TEST],
+        [HELD_OUT],
+        CLASSES,
+    )
+    table = tiny.method.table(tiny.sizes)
+    drawn = {
+        spec.name: np.array(spec.first(SEED).numpy(), dtype=None if "ids" in spec.name else float)
+        for spec in table
+        if spec.first
+    }
+    if "counts" in drawn:
+        drawn["counts"] = drawn["counts"].astype(np.int64)
+    options = case.theirs.get("options", {})
+    if options == "fedpr":
+        extra = torch.randn(
+            fedpr_dropped(8, 0.6), 8, generator=torch_rng(SEED, "fedpr"), dtype=torch.float64
+        ).numpy()
+        options = {"ratio": 0.6, "directions": extra}
+    if options == "pfedpg":
+        like = torch.zeros(0, 1, 8)
+        own = {c: first_descriptor(like, SEED, c)[0, 0].double().numpy() for c in range(3)}
+        options = {"descriptors": own, "server_lr": 1e-3, "server_weight_decay": 1e-6}
+    return case.oracle(task, RATES, drawn, **{**case.theirs, "options": options})
+
+
+def close(found, expected, name, tolerance=1e-6):
+    """Compare up to the rounding of float32, in units of the largest number."""
+    size = max(1.0, float(np.abs(expected).max(initial=0.0)))
+    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=tolerance * size, err_msg=name)
+
+
+EVERY = pytest.mark.parametrize("name", CASES)
+
+
+@EVERY
+def test_the_final_tensors_are_the_oracles(name):
+    run, outcome = golden(name)
+    stored = {spec.name for spec in run.tiny.method.tensors(run.tiny.sizes) if spec.stored}
+    assert set(run.state.tensors) == stored
+    for key, tensor in run.state.tensors.items():
+        close(tensor, outcome.state[key], key, CASES[name].tolerance)
+
+
+@EVERY
+def test_what_clients_keep_is_the_oracles(name):
+    run, outcome = golden(name)
+    assert run.memories.keys() == outcome.memories.keys()
+    for client, memory in run.memories.items():
+        assert memory.tensors.keys() == outcome.memories[client].keys()
+        for key, tensor in memory.tensors.items():
+            close(tensor, outcome.memories[client][key], key)
+
+
+@EVERY
+def test_accuracies_and_the_numbers_of_the_tables_are_the_oracles(name):
+    run, outcome = golden(name)
+    records = [record for record in run.result.rounds if "mean_accuracy" in record] or [run.result.summary]
+    assert len(records) == len(outcome.tests)
+    for record, accuracies in zip(records, outcome.tests, strict=True):
+        for key, value in run_oracle.summary(accuracies, [HELD_OUT]).items():
+            assert record[key] == (None if value is None else pytest.approx(value)), key
+    for key, value in run_oracle.summary(outcome.tests[-1], [HELD_OUT]).items():
+        assert run.result.summary[key] == (None if value is None else pytest.approx(value)), key
+
+
+@EVERY
+def test_each_clients_accuracy_is_the_oracles(name):
+    run, outcome = golden(name)
+    rows = (run.result.folder / "clients.csv").read_text().splitlines()
+    columns = rows[0].split(",")
+    for client, row in enumerate(rows[1:]):
+        found = dict(zip(columns, row.split(","), strict=True))
+        expected = outcome.tests[-1].get(client)
+        assert found["test_accuracy"] == ("" if expected is None else f"{expected:.6f}")
+        assert found["heldout"] == str(client == HELD_OUT).lower()
+        assert (int(found["train_size"]), int(found["test_size"])) == (len(TRAIN[client]), len(TEST[client]))
+
+
+@EVERY
+def test_floats_are_the_oracles(name):
+    run, outcome = golden(name)
+    assert run.result.summary["warm_up_upload_floats"] == outcome.floats[0]["up"]
+    for record, floats in zip(run.result.rounds, outcome.floats[1:], strict=True):
+        assert (record["upload_floats"], record["download_floats"]) == (floats["up"], floats["down"])
+
+
+@EVERY
+def test_the_same_distinct_clients_are_drawn_whatever_the_method(name):
+    drawn = [record["clients"] for record in golden(name)[0].result.rounds]
+    assert drawn == (
+        [] if name == "ncm" else [record["clients"] for record in golden("head")[0].result.rounds]
+    )
+    assert all(len(set(clients)) == 2 and HELD_OUT not in clients for clients in drawn)
+    periods = [{*drawn[0], *drawn[1]}, {*drawn[2], *drawn[3]}] if drawn else [{1}]
+    assert any(0 not in clients for clients in periods), "class 0 must be missing in a period"
+
+
+def test_the_oracles_know_nothing_of_the_package():
+    for path in Path(__file__).parent.glob("*oracle.py"):
+        if not path.name.startswith("test_"):
+            assert not re.findall(r"^\s*(?:import|from)\s+fedcue", path.read_text(), re.MULTILINE)
+
+
+def test_every_method_has_a_golden_run():
+    assert CASES.keys() == METHODS.builtin.keys()
+
+
+def test_the_runs_see_differences():
+    """What is compared is not trivial: accuracies differ by client and test, prototypes by period."""
+    tests = [tuple(sorted(outcome.items())) for name in CASES for outcome in golden(name)[1].tests]
+    assert len(set(tests)) > len(CASES) / 2
+    first, last = golden("pep")[1].state["prototypes"], golden("pep")[0].tiny.start().tensors["prototypes"]
+    assert not np.allclose(first, last, atol=1e-3)
