@@ -61,7 +61,9 @@ def test_sparse_floats_on_cifar_100_with_ten_classes() -> None:
     }
     trained = {name: tensors[name] for name in table.trained}
     transport.traffic = Traffic()
-    received = transport.upload(Update(0, 500, {**trained, "centroids": centroids, "holds": holds}), tensors)
+    received = transport.upload(
+        Update(0, 500, {**trained, "centroids": centroids, "holds": holds}), tensors
+    )
     assert transport.traffic.upload_floats == 108_288
     assert all(torch.equal(received.tensors[name], tensors[name]) for name in trained)
     transport.changed = 1

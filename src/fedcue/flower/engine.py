@@ -97,8 +97,8 @@ class FlowerEngine:
         reasons += "".join(f" Client {client}: {why}." for client, why in self.enrolment.left_out.items())
         return (
             f"Fewer than {needed} clients were connected for node_timeout={self.patience.nodes:g} s; "
-            f"missing: {_ids(missing)}.{reasons} Start their SuperNodes or mend them, then run again: the run "
-            "goes on from its last checkpoint. Give min_clients=N to start with N of them."
+            f"missing: {_ids(missing)}.{reasons} Start their SuperNodes or mend them, then run again: the "
+            "run goes on from its last checkpoint. Give min_clients=N to start with N of them."
         )
 
     def _admit(self, nodes: Mapping[int, str]) -> None:
@@ -124,7 +124,7 @@ class FlowerEngine:
 
     def warm_up(self, clients: Iterable[int]) -> Iterator[Update | Failure]:
         """Yield the clients' warm-up replies, if the method has any."""
-        if not self.first_reply.shapes:
+        if not self.first_reply.specs:
             return
         orders = [Order(client) for client in clients]
         for outcome in self._carry_out(WARM_UP, orders, self.first_reply, len(orders), 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fedcue.errors import BudgetSpent, ClientError, ConfigError, DataError, FedcueError, printable
+from fedcue.errors import BudgetSpent, ClientError, ConfigError, DataError, FedcueError
 from fedcue.flower.terms import RefusalError
 
 MOST = 200
@@ -16,7 +16,8 @@ _PATHS = re.compile(r"""'[^']*[\\/][^']*'|"[^"]*[\\/][^"]*"|(?:[A-Za-z]:)?[\w.~-
 
 def cleaned(text: str) -> str:
     """Return a reason without paths and control marks, of at most 200 characters."""
-    short = _PATHS.sub("(a path)", printable(text[: 10 * MOST]))
+    visible = "".join(mark if mark.isprintable() else "?" for mark in text[: 10 * MOST])
+    short = _PATHS.sub("(a path)", visible)
     return short if len(short) <= MOST else short[: MOST - 3] + "..."
 
 

@@ -9,7 +9,7 @@ import shlex
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,14 +98,13 @@ def serve(grid: Grid, deployment: Deployment, observer: Observer) -> Result:
         clients = _clients(config, deployment)
         terms = Terms.of(run_name(path, config), config, _classes(config), shape, clients)
         patience = Patience(deployment.round_timeout, deployment.node_timeout)
-        released = _released(folder, clients) if resume and folder.begun else None
+        private = config.privacy.differential
+        released = _released(folder, clients) if private and resume and folder.begun else None
         needed = min(deployment.min_clients or clients, clients)
         enrolment = Enrolment(Register.of(path), clients, needed, released)
         network = Network(grid, deployment.poll, deployment.bind_nodes)
         engine = FlowerEngine(network, config, terms, shape, patience, enrolment)
-        if released is None:
-            for client, count in enrolment.earlier().items():
-                folder.append_release([client], count)
+        _charge(folder, enrolment.earlier())
         with one_thread(), Tracking(config.log) as tracking:
             result = Run(engine, folder, Several(observer, tracking)).complete(resume)
             tracking.finished(result.summary)
@@ -117,10 +116,24 @@ def serve(grid: Grid, deployment: Deployment, observer: Observer) -> Result:
 def _released(folder: RunFolder, clients: int) -> Counter[int]:
     """Return what the journal of a run that goes on says was released, by client."""
     before = folder.checkpoints.newest().totals.get("releases", 0)
+    return _counted(released_so_far(folder, clients, before))
+
+
+def _counted(journal: Iterable[tuple[Sequence[int], int]]) -> Counter[int]:
     releases: Counter[int] = Counter()
-    for own, count in released_so_far(folder, clients, before):
-        releases.update(dict.fromkeys(own, count))
+    for clients, count in journal:
+        releases.update(dict.fromkeys(clients, count))
     return releases
+
+
+def _charge(folder: RunFolder, earlier: Mapping[int, int]) -> None:
+    """Count what clients released in earlier runs as if it had been released in this one."""
+    if not earlier:
+        return
+    known = _counted(folder.read_releases())
+    for client, count in earlier.items():
+        if count > known[client]:
+            folder.append_release([client], count - known[client])
 
 
 def check(config: RunConfig) -> None:
