@@ -446,29 +446,20 @@ def flower_replies(folder: Path) -> Attempt:
     """Read changed replies of a network's nodes; a client whose reply is bad is left out by name."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-    from fedcue.flower.engine import FlowerEngine
-    from fedcue.flower.messages import (
-        UNUSABLE,
-        Member,
-        Order,
-        Outcome,
-        read_members,
-        write_members,
-        write_outcomes,
-    )
-    from fedcue.flower.replies import expected_replies
+    from fedcue.flower.expected import expected_replies
+    from fedcue.flower.messages import Member, Outcome, write_members, write_outcomes
+    from fedcue.flower.replies import read_members, read_outcomes
 
     _backbone(folder / "backbone")
     federation = load_federation(_config(folder, "pep"))
-    engine = FlowerEngine.__new__(FlowerEngine)  # without a network: only its judgement is asked for
-    engine.roster = federation.roster
-    expected = expected_replies(engine.roster)[1]
-    size = int(engine.roster.train_sizes[0])
+    expected = expected_replies(federation.roster)[1]
+    size = int(federation.roster.train_sizes[0])
+    joined = {0: Member(0, "a", "b", False, size, 2)}
     good = write_outcomes(
         [
             Outcome(
                 0,
-                {n: torch.zeros(*s, dtype=expected.types[n]) for n, s in expected.shapes.items()},
+                {spec.name: torch.zeros(*spec.shape, dtype=spec.dtype) for spec in expected.specs},
                 size,
                 0.5,
                 None,
@@ -476,13 +467,13 @@ def flower_replies(folder: Path) -> Attempt:
         ]
     )
     text, data = str(good["outcomes"]["json"]), good["tensors-0"]["data"].data
-    members = str(write_members([Member(0, "a", "b", False, 5, 2)])["members"]["json"])
+    members = str(write_members(list(joined.values()))["members"]["json"])
 
     def attempt(random: Random) -> bool | None:
         if random.random() < 0.2:
             content = RecordDict({"members": ConfigRecord({"json": mutated_json(random, members)})})
-            with suppress(*UNUSABLE):
-                return isinstance(read_members(content), list)
+            with suppress(ClientError):
+                return isinstance(read_members(content, 5), list)
             return False
         own, tensors = text, data
         if random.random() < 0.5:
@@ -491,7 +482,7 @@ def flower_replies(folder: Path) -> Attempt:
             tensors = mutated_safetensors(random, data)
         arrays = ArrayRecord({"data": Array("uint8", (len(tensors),), "safetensors", tensors)})
         content = RecordDict({"outcomes": ConfigRecord({"json": own}), "tensors-0": arrays})
-        return isinstance(engine._outcomes(content, [Order(0)], expected)[0], Outcome)
+        return isinstance(read_outcomes(content, [0], expected, joined)[0], Outcome)
 
     return attempt
 

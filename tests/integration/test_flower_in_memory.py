@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +30,13 @@ from fedcue.clients.host import Host
 from fedcue.errors import ClientError, FedcueError, RunFolderError
 from fedcue.flower.client_app import app
 from fedcue.flower.memory import MemoryStore
-from fedcue.flower.messages import TRAIN, read_outcomes, write_outcomes
+from fedcue.flower.messages import TRAIN, Outcome, write_outcomes
 from fedcue.flower.server_app import Deployment, serve
 from fedcue.model.backbone import locate
 from fedcue.record.folder import RunFolder, read_metrics
 from fedcue.registry import METHODS
 from fedcue.rounds.observers import Silent
-from fedcue.types import ClientMemory
+from fedcue.types import ClientMemory, unpack
 
 SETTINGS = [*SMALL, "heldout=1", "snapshots=[]", "data.train_per_class=6", "data.test_per_class=2"]
 
@@ -75,9 +74,12 @@ def spoiled(change: Callable[[dict[str, Tensor]], dict[str, Tensor]], victim: in
         reply = app(message, context)
         if message.metadata.message_type != TRAIN:
             return reply
-        outcomes = read_outcomes(reply.content, 2**30).values()
-        sent = [replace(o, tensors=change(dict(o.tensors))) if o.client == victim else o for o in outcomes]
-        return Message(write_outcomes(sent), reply_to=message)
+        for number, line in enumerate(json.loads(str(reply.content["outcomes"]["json"]))):
+            if line["client"] == victim:
+                sent = unpack(reply.content[f"tensors-{number}"]["data"].data)
+                other = write_outcomes([Outcome(victim, change(dict(sent)))])
+                reply.content[f"tensors-{number}"] = other["tensors-0"]
+        return reply
 
     return answer
 
@@ -307,7 +309,9 @@ def test_sites_with_images_of_their_own_join_by_class_name(tmp_path: Path) -> No
     assert [row.split(",")[1] for row in rows[1:]] == ["site a", "site b"]
     state = load_file(result.folder / "model.safetensors")
     assert state["has_prototype"].tolist() == [True, True, True]
-    with pytest.raises(FedcueError, match=r"Node 2 was refused: its data holds the class 'unicorn'"):
+    with pytest.raises(
+        FedcueError, match=r"Node 2 was refused: its data holds a class that the server does not"
+    ):
         serve(
             MemoryGrid(members),
             Deployment.of({**settings, "out": str(tmp_path / "x"), "clients": 3}),
@@ -403,3 +407,38 @@ def test_a_sample_that_clients_can_compute_is_not_called_secret(tmp_path: Path) 
     settings = deployment(tmp_path / "run", "method=fedvpt", "privacy=dp", "privacy.sample=secret")
     with pytest.raises(FedcueError, match=r"Give privacy.sample=known"):
         serve(MemoryGrid(nodes(2, tmp_path)), settings, Silent())
+
+
+def test_what_images_released_counts_in_every_later_run(tmp_path: Path) -> None:
+    """Another seed and another folder start at what was spent; the node itself refuses what is too much."""
+    pytest.importorskip("dp_accounting")
+    options = ("method=head", "heldout=0", "clients_per_round=5", "privacy=dp", "privacy.noise=9", "rounds=2")
+    members = nodes(2, tmp_path / "a")
+    first = serve(MemoryGrid(members), deployment(tmp_path / "1", *options), Silent()).summary["privacy"]
+    again = deployment(tmp_path / "2", *options, "seed=1", "privacy.max_epsilon=50")
+    second = serve(MemoryGrid(members), again, Silent()).summary["privacy"]
+    assert (first["releases_of_one_client"], second["releases_of_one_client"]) == (2, 4)
+    assert second["epsilon"] > first["epsilon"]
+    lines = (tmp_path / "a" / "node-0" / "releases.jsonl").read_text().splitlines()
+    assert len(lines) == 3 * 2 * 2, "three clients, two rounds, two runs"
+    assert (tmp_path / "a" / "node-0").stat().st_mode & 0o777 == 0o700
+    little = deployment(tmp_path / "3", *options, f"privacy.max_epsilon={1.01 * second['epsilon']}")
+    with pytest.raises(
+        FedcueError, match=r"Client 0: with its releases in earlier runs this one would spend"
+    ):
+        serve(MemoryGrid(members), little, Silent())
+
+
+def test_a_node_keeps_a_budget_of_its_own(tmp_path: Path) -> None:
+    """It refuses visits that would exceed it, and runs that promise nothing."""
+    pytest.importorskip("dp_accounting")
+    members = nodes(2, tmp_path / "a")
+    members[101].config["max-epsilon"] = 1.0
+    options = ("method=head", "heldout=0", "clients_per_round=5", "rounds=3", "evaluation.every=0")
+    private = ("privacy=dp", "privacy.noise=6", "privacy.max_epsilon=50")
+    result = serve(MemoryGrid(members), deployment(tmp_path / "1", *options, *private), Silent())
+    refused = [{failure["client"] for failure in r.get("failures", [])} for r in result.rounds]
+    assert refused == [set(), {1, 3}, {1, 3}]
+    assert "would spend epsilon=" in result.rounds[1]["failures"][0]["reason"]
+    with pytest.raises(FedcueError, match=r"Node 101 was refused: its images have a budget of max-epsilon=1"):
+        serve(MemoryGrid(members), deployment(tmp_path / "2", *options, node_timeout=0.05), Silent())

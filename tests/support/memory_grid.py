@@ -10,6 +10,7 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as Wire
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -25,6 +26,7 @@ class Node:
     config: dict[str, Any]
     answer: Reply = app
     connected: bool = True
+    key: bytes = b""
 
 
 @dataclass
@@ -57,6 +59,11 @@ class MemoryGrid(Grid):
 
     def get_node_ids(self) -> list[int]:
         return [number for number, node in self.members.items() if node.connected]
+
+    def get_nodes(self) -> list[NodeInfo]:
+        return [
+            NodeInfo(node_id=number, public_key=self.members[number].key) for number in self.get_node_ids()
+        ]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         return [self._deliver(message) for message in messages]

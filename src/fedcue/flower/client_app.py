@@ -12,7 +12,6 @@ from collections.abc import Callable
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedcue.clients.host import SUFFERED
 from fedcue.errors import ClientError, FedcueError
 from fedcue.flower.messages import (
     Order,
@@ -23,6 +22,7 @@ from fedcue.flower.messages import (
     write_refusal,
 )
 from fedcue.flower.node import Node, open_node
+from fedcue.flower.reasons import told
 
 log = logging.getLogger(__name__)
 app = ClientApp()
@@ -35,7 +35,7 @@ def join(message: Message, context: Context) -> Message:
     try:
         content = write_members(open_node(terms, context.node_config).members())
     except Exception as error:  # the server can only name the reason if it hears of it
-        content = write_refusal(_words(error))
+        content = write_refusal(_failure("joining", error))
     return Message(content, reply_to=message)
 
 
@@ -64,18 +64,14 @@ def _work(message: Message, context: Context, do: Callable[[Node, Order], Outcom
     for order in orders:
         try:
             outcomes.append(do(open_node(terms, context.node_config), order))
-        except (*SUFFERED, FedcueError) as error:
-            log.warning("client %d: %s", order.client, error)
-            outcomes.append(Outcome(order.client, failure=_words(error)))
-        except Exception as error:  # a bug: its traceback stays here, its name and type are told
-            log.exception("client %d: a bug, not a failure of the client", order.client)
+        except Exception as error:  # the others go on
             step = do.__name__.strip("_").replace("_", " ")
-            bug = f"a bug in {step}, {type(error).__name__}; the node's log has the traceback"
-            outcomes.append(Outcome(order.client, failure=bug))
+            outcomes.append(Outcome(order.client, failure=_failure(step, error, order.client)))
     return Message(write_outcomes(outcomes), reply_to=message)
 
 
 def _warm_up(node: Node, order: Order) -> Outcome:
+    node.release(order.client, first=True)
     reply = node.host.warm_up(order.client)
     if reply is None:
         return Outcome(order.client)
@@ -87,6 +83,7 @@ def _train(node: Node, order: Order) -> Outcome:
     if download is None:
         raise ClientError("the server sent nothing to train from")
     memory = node.memories.load(order.client, order.memory)
+    node.release(order.client, first=False)
     update, memory = node.host.train(download, memory)
     if node.host.table.kept:
         node.memories.save(order.client, order.memory, download.round, memory)
@@ -103,5 +100,11 @@ def _evaluate(node: Node, order: Order) -> Outcome:
     return Outcome(order.client, score=(right, len(prediction.labels)))
 
 
-def _words(error: Exception) -> str:
-    return str(error) if isinstance(error, FedcueError) else f"{type(error).__name__}: {error}"
+def _failure(step: str, error: Exception, client: int | None = None) -> str:
+    """Write an error into the node's own log; return what the server is told of it."""
+    who = "the node" if client is None else f"client {client}"
+    if isinstance(error, FedcueError):
+        log.warning("%s: %s: %s", who, step, error)
+    else:
+        log.exception("%s: %s: a bug, not a failure of the client", who, step)
+    return told(error, step)

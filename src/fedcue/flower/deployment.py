@@ -106,6 +106,7 @@ def _app(layout: Layout) -> dict[str, object]:
                         "out": str(_absolute(layout.server / "runs" / "first")),
                         "round-timeout": 600.0,
                         "node-timeout": 300.0,
+                        "bind-nodes": not layout.insecure,
                     },
                 }
             }

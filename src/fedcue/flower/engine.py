@@ -9,30 +9,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from flwr.app import RecordDict
 
-from fedcue.clients.roster import Roster
 from fedcue.config.settings import RunConfig
 from fedcue.errors import ClientError, FedcueError
 from fedcue.evaluate.accuracy import Accuracies
-from fedcue.flower.messages import (
-    EVALUATE,
-    JOIN,
-    TRAIN,
-    UNUSABLE,
-    WARM_UP,
-    Member,
-    Order,
-    Outcome,
-    read_members,
-    read_outcomes,
-    write_orders,
-)
+from fedcue.flower.enrolment import Enrolment
+from fedcue.flower.expected import Expected, expected_replies
+from fedcue.flower.messages import EVALUATE, JOIN, TRAIN, WARM_UP, Order, Outcome, write_orders
 from fedcue.flower.network import Network
-from fedcue.flower.replies import Expected, expected_replies
+from fedcue.flower.replies import read_members, read_outcomes
 from fedcue.flower.terms import Terms
 from fedcue.model.vit import Architecture
-from fedcue.privacy.guard import fresh_stream
 from fedcue.rounds.engine import Failure, Insight
 from fedcue.types import ClientMemory, Download, ServerState, Update
 
@@ -61,49 +48,43 @@ class FlowerEngine:
     workers = 0
 
     def __init__(
-        self, network: Network, config: RunConfig, terms: Terms, shape: Architecture, patience: Patience
+        self,
+        network: Network,
+        config: RunConfig,
+        terms: Terms,
+        shape: Architecture,
+        patience: Patience,
+        enrolment: Enrolment,
     ) -> None:
-        self.network, self.patience, self.terms = network, patience, terms
-        self.places: dict[int, int] = {}
-        """From client id to node."""
-        self._members: dict[int, Member] = {}
+        self.network, self.patience, self.terms, self.enrolment = network, patience, terms, enrolment
         self._ask_again: dict[int, float] = {}
         """From node to the time at which it is asked to join again."""
         self._refusals: dict[int, str] = {}
-        self._gather(set(range(terms.clients)), terms.clients)
-        self.roster = self._roster(config, shape)
+        everyone = set(range(terms.clients))
+        present = self._gather(everyone, terms.clients, enrolment.needed)
+        self.roster = enrolment.begin(config, terms.classes, shape)
+        present -= enrolment.left_out.keys()
+        if len(present) < enrolment.needed:
+            raise FedcueError(self._absence(everyone - present, enrolment.needed))
+        if present < everyone:
+            log.warning("The run goes without clients that are not there: %s.", _ids(everyone - present))
         settled = config.model_copy(update={"privacy": self.roster.budget.privacy})
         domains = self.roster.sizes.domains
         self.terms = replace(
             Terms.of(terms.run, settled, terms.classes, shape, terms.clients), domains=domains
         )
-        self.first_reply, self.reply = expected_replies(self.roster)
-
-    def _roster(self, config: RunConfig, shape: Architecture) -> Roster:
-        members = [self._members[client] for client in range(self.terms.clients)]
-        return Roster(
-            config,
-            config.data.name,
-            self.terms.classes,
-            shape,
-            names=[member.name for member in members],
-            domains=[member.domain for member in members],
-            heldout=np.array([member.heldout for member in members]),
-            train_sizes=np.array([member.train_size for member in members]),
-            test_sizes=np.array([member.test_size for member in members]),
-            stream=fresh_stream,
-        )
+        self.first_reply, self.reply, self.score = expected_replies(self.roster)
 
     # Who is there
 
-    def _gather(self, clients: set[int], wanted: int, needed: int | None = None) -> set[int]:
+    def _gather(self, clients: set[int], wanted: int, needed: int) -> set[int]:
         """Wait until so many of the clients are connected; return all that are."""
-        needed = wanted if needed is None else needed
         deadline = time.monotonic() + self.patience.nodes
+        places = self.enrolment.register.places
         while True:
             nodes = self.network.nodes()
             self._admit(nodes)
-            present = {client for client in clients if self.places.get(client) in nodes}
+            present = {client for client in clients if places.get(client) in nodes}
             if len(present) >= wanted or time.monotonic() > deadline:
                 break
             time.sleep(self.network.poll)
@@ -113,14 +94,14 @@ class FlowerEngine:
 
     def _absence(self, missing: set[int], needed: int) -> str:
         reasons = "".join(f" Node {node} was refused: {why}." for node, why in self._refusals.items())
-        ids = ", ".join(map(str, sorted(missing)[:10])) + (" and others" if len(missing) > 10 else "")
+        reasons += "".join(f" Client {client}: {why}." for client, why in self.enrolment.left_out.items())
         return (
             f"Fewer than {needed} clients were connected for node_timeout={self.patience.nodes:g} s; "
-            f"missing: {ids}.{reasons} Start their SuperNodes or mend them, then run again: the run goes on "
-            "from its last checkpoint."
+            f"missing: {_ids(missing)}.{reasons} Start their SuperNodes or mend them, then run again: the "
+            "run goes on from its last checkpoint. Give min_clients=N to start with N of them."
         )
 
-    def _admit(self, nodes: set[int]) -> None:
+    def _admit(self, nodes: Mapping[int, str]) -> None:
         """Let nodes join that were not here before; a refused one is asked again after a while."""
         now = time.monotonic()
         self._ask_again = {node: when for node, when in self._ask_again.items() if node in nodes}
@@ -130,33 +111,20 @@ class FlowerEngine:
         contents = {node: write_orders(self.terms, []) for node in sorted(new)}
         for node, answer in self.network.ask(JOIN, contents, self.patience.round).items():
             try:
-                members = answer if isinstance(answer, str) else read_members(answer)
-                if isinstance(members, str):
-                    raise ClientError(members)
-                self._place(node, members, nodes)
+                members = read_members(answer, self.terms.clients)
+                self.enrolment.admit(node, nodes[node], members, nodes)
                 self._refusals.pop(node, None)
                 self._ask_again[node] = float("inf")
-            except UNUSABLE as error:
+            except ClientError as error:
                 log.warning("Node %d is refused: %s.", node, error)
                 self._refusals[node] = str(error)
                 self._ask_again[node] = time.monotonic() + ASK_AGAIN
-
-    def _place(self, node: int, members: Sequence[Member], nodes: set[int]) -> None:
-        for member in members:
-            other = self.places.get(member.id)
-            if other is not None and other != node and other in nodes:
-                raise ClientError(f"its client {member.id} is already on node {other}")
-            if not 0 <= member.id < self.terms.clients:
-                raise ClientError(f"there is no client {member.id}: ids are 0 to {self.terms.clients - 1}")
-        for member in members:
-            self.places[member.id] = node
-            self._members[member.id] = member
 
     # What they do
 
     def warm_up(self, clients: Iterable[int]) -> Iterator[Update | Failure]:
         """Yield the clients' warm-up replies, if the method has any."""
-        if not self.first_reply.shapes:
+        if not self.first_reply.specs:
             return
         orders = [Order(client) for client in clients]
         for outcome in self._carry_out(WARM_UP, orders, self.first_reply, len(orders), 1):
@@ -186,15 +154,15 @@ class FlowerEngine:
             sent = method.download(state, client, roster.sizes, seed) if common is None else common
             written = _written(memories.get(client, ClientMemory()))
             orders.append(Order(client, Download(client, state.round, seed, sent), written, final))
-        wanted = len(orders) if final else 1
+        joined = sum(order.client in self.enrolment.register.members for order in orders)
+        wanted = joined if final else 1
         correct, total = np.zeros((2, len(roster)), dtype=np.int64)
         missing: dict[int, str] = {}
-        for outcome in self._carry_out(EVALUATE, orders, Expected.nothing(), wanted, 1):
+        for outcome in self._carry_out(EVALUATE, orders, self.score, wanted, 1):
             if isinstance(outcome, Failure):
                 missing[outcome.client] = outcome.reason
-            elif outcome.score is None:
-                missing[outcome.client] = "it sent no score"
             else:
+                assert outcome.score is not None
                 correct[outcome.client], total[outcome.client] = outcome.score
         return Accuracies(roster, correct, total, missing=missing).checked()
 
@@ -209,47 +177,18 @@ class FlowerEngine:
     ) -> list[Outcome | Failure]:
         """Send orders to the clients' nodes; return what came of each, in order."""
         present = self._gather({order.client for order in orders}, wanted, needed)
+        places, members = self.enrolment.register.places, self.enrolment.register.members
         by_node: dict[int, list[Order]] = {}
         for order in orders:
             if order.client in present:
-                by_node.setdefault(self.places[order.client], []).append(order)
+                by_node.setdefault(places[order.client], []).append(order)
         contents = {node: write_orders(self.terms, own) for node, own in by_node.items()}
         answers = self.network.ask(kind, contents, self.patience.round)
         outcomes: dict[int, Outcome | Failure] = {}
         for node, own in by_node.items():
-            outcomes |= self._outcomes(answers[node], own, expected)
+            outcomes |= read_outcomes(answers[node], [order.client for order in own], expected, members)
         absent = "its node is not connected"
         return [outcomes.get(order.client, Failure(order.client, absent)) for order in orders]
-
-    def _outcomes(
-        self, answer: RecordDict | str, orders: Sequence[Order], expected: Expected
-    ) -> dict[int, Outcome | Failure]:
-        """Return the outcomes of a node's clients; what is not as expected is a failure."""
-        found: dict[int, Outcome] = {}
-        reason = "its node's reply does not speak of it"
-        if isinstance(answer, str):
-            reason = answer
-        else:
-            try:
-                found = read_outcomes(answer, expected.most_bytes)
-            except UNUSABLE as error:
-                reason = f"its node's reply is not usable: {type(error).__name__}: {error}"[:500]
-        return {order.client: self._judge(order.client, found, reason, expected) for order in orders}
-
-    def _judge(
-        self, client: int, found: Mapping[int, Outcome], reason: str, expected: Expected
-    ) -> Outcome | Failure:
-        outcome = found.get(client)
-        if outcome is None or outcome.failure is not None:
-            return Failure(client, reason if outcome is None else str(outcome.failure))
-        try:
-            expected.check(outcome.tensors)
-            if outcome.tensors and outcome.samples != self.roster.train_sizes[client]:
-                size = self.roster.train_sizes[client]
-                raise ClientError(f"it claims {outcome.samples} images, but joined with {size}")
-        except ClientError as error:
-            return Failure(client, str(error))
-        return outcome
 
 
 def _update(outcome: Outcome) -> Update:
@@ -258,3 +197,7 @@ def _update(outcome: Outcome) -> Update:
 
 def _written(memory: ClientMemory) -> int | None:
     return int(memory.tensors[ROUND]) if ROUND in memory.tensors else None
+
+
+def _ids(clients: set[int]) -> str:
+    return ", ".join(map(str, sorted(clients)[:10])) + (" and others" if len(clients) > 10 else "")

@@ -7,6 +7,7 @@ are kept, nothing older. Newer ones are left alone: a visit that took too long m
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -14,6 +15,8 @@ from safetensors import SafetensorError
 from fedcue.errors import ClientError
 from fedcue.record.files import write_tensors
 from fedcue.types import ClientMemory, unpack
+
+log = logging.getLogger(__name__)
 
 
 class MemoryStore:
@@ -30,7 +33,10 @@ class MemoryStore:
         try:
             return ClientMemory(unpack(path.read_bytes()))
         except (OSError, SafetensorError) as error:
-            raise ClientError(f"its memory of round {round_ + 1} is lost: {path} ({error})") from error
+            log.warning("a memory cannot be read: %s (%s)", path, error)
+            raise ClientError(
+                f"its memory of round {round_ + 1} is lost; the node's log says where"
+            ) from error
 
     def save(self, client: int, loaded: int | None, round_: int, memory: ClientMemory) -> None:
         """Keep what the client remembers after a round beside what it started from."""

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+
+from fedcue.flower.reasons import cleaned
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -17,10 +24,14 @@ class Network:
     grid: Grid
     poll: float = 0.5
     """Seconds between looking for replies."""
+    keys: bool = True
+    """Whether nodes are known by their keys; keys of an insecure deployment last as long as a process."""
 
-    def nodes(self) -> set[int]:
-        """Return the ids of the nodes that are connected now."""
-        return set(self.grid.get_node_ids())
+    def nodes(self) -> dict[int, str]:
+        """Return the nodes that are connected now, each with the hash of its public key, if it has one."""
+        if not self.keys:
+            return dict.fromkeys(self.grid.get_node_ids(), "")
+        return {node.node_id: _print(node.public_key) for node in self.grid.get_nodes()}
 
     def ask(
         self, kind: str, contents: Mapping[int, RecordDict], timeout: float
@@ -31,17 +42,44 @@ class Network:
             for node, content in contents.items()
         ]
         pushed = list(self.grid.push_messages(messages))
-        waiting = dict(zip(pushed, contents, strict=False))
+        waiting = {key: node for key, node in zip(pushed, contents, strict=False) if key}
         answers: dict[int, RecordDict | str] = dict.fromkeys(contents, f"no answer within {timeout:g} s")
         deadline = time.monotonic() + timeout
-        while waiting and time.monotonic() < deadline:
-            for reply in self.grid.pull_messages(list(waiting)):
-                node = waiting.pop(reply.metadata.reply_to_message_id)
-                answers[node] = _reason(reply) if reply.has_error() else reply.content
-            if waiting:
-                time.sleep(min(self.poll, max(0.0, deadline - time.monotonic())))
-        return answers
+        while True:
+            for key, node in list(waiting.items()):
+                answer = self._answer(key)
+                if answer is not None:
+                    answers[node] = answer
+                    del waiting[key]
+            left = deadline - time.monotonic()
+            if not waiting or left <= 0:
+                return answers
+            time.sleep(min(self.poll, left))
+
+    def _answer(self, key: str) -> RecordDict | str | None:
+        """Return the reply to one message, or why it cannot be read; nothing if there is none yet.
+
+        Replies are fetched one by one: one that cannot be read takes no other with it. Whose reply it is
+        follows from what was asked for, since the reply's own words may claim anything.
+        """
+        try:
+            for reply in self.grid.pull_messages([key]):
+                if reply.metadata.reply_to_message_id != key:
+                    return "its node's reply is to another message"
+                if reply.has_error():
+                    return cleaned(f"its node failed: {reply.error.reason or reply.error.code}")
+                return reply.content
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code < 500:
+                raise
+            return f"the SuperLink cannot pass on its node's reply ({error.response.status_code})"
+        except (httpx.HTTPError, OSError):
+            raise
+        except Exception as error:  # Flower's readers raise whatever a node's bytes make them raise
+            log.warning("A reply cannot be read: %s", cleaned(f"{type(error).__name__}: {error}"))
+            return f"its node's reply cannot be read ({type(error).__name__})"
+        return None
 
 
-def _reason(reply: Message) -> str:
-    return f"its node failed: {reply.error.reason or reply.error.code}"
+def _print(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest() if key else ""

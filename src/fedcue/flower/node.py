@@ -2,11 +2,13 @@
 
 Node config: ``partition-id=I`` makes the node client I of the recipe's partition; with
 ``num-partitions=N`` it hosts clients I, I + N, I + 2 N and so on. ``data=PATH`` makes it a site with
-images of its own instead, a folder or Parquet file, whose clients get the same ids.
+images of its own instead, a folder or Parquet file, whose clients get the same ids. ``max-epsilon=E`` is a
+budget of the node's own, over all runs.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -28,16 +30,19 @@ from fedcue.data.partition import Partition
 from fedcue.data.readers.parquet import Parquet
 from fedcue.data.readers.recognise import guess
 from fedcue.errors import ConfigError, unknown
+from fedcue.flower.journal import Journal, releases_of
 from fedcue.flower.memory import MemoryStore
 from fedcue.flower.messages import Member
+from fedcue.flower.replies import NAME
 from fedcue.flower.terms import RefusalError, Terms
 from fedcue.model.frozen_cache import FrozenCache
 from fedcue.privacy.guard import Protection, fresh_stream
 from fedcue.types import Sizes
 
+log = logging.getLogger(__name__)
 NODE_KEYS = (
     "partition-id", "num-partitions", "data", "data-root", "name", "domain", "heldout", "backbone", "device",
-    "threads", "memory",
+    "threads", "memory", "max-epsilon",
 )  # fmt: skip
 """What a node config may say."""
 
@@ -48,20 +53,34 @@ class Node:
 
     host: Host
     memories: MemoryStore
+    journal: Journal
+    images: str
+    """Where the node's images come from: they are what the journal counts for."""
+    run: str
 
     def members(self) -> list[Member]:
         """Return what the node tells of its clients."""
         return [
             Member(
                 id=client.id,
-                name=client.name,
-                domain=client.domain,
+                name=client.name[:NAME],
+                domain=client.domain[:NAME],
                 heldout=client.heldout,
                 train_size=len(client.train),
                 test_size=len(client.test),
+                validation_size=len(client.validation),
+                spent=self.journal.spent(self._images(client.id)),
             )
             for client in self.host.clients
         ]
+
+    def release(self, client: int, first: bool) -> None:
+        """Write down what the client is about to release, or raise ``BudgetSpent`` if it may not."""
+        privacy, releases = self.host.config.privacy, releases_of(self.host.table, first)
+        self.journal.release(self._images(client), privacy, releases, self.run)
+
+    def _images(self, client: int) -> str:
+        return f"{self.images}: {self.host.client(client).name}"
 
 
 def open_node(terms: Terms, node: Mapping[str, Any]) -> Node:
@@ -79,8 +98,7 @@ def _open(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
     config = _config(terms, node)
     model = load_model(config)
     shape = model.architecture
-    own = Terms.of(terms.run, config, terms.classes, shape, terms.clients)
-    terms.compare(own)
+    terms.compare(Terms.of(terms.run, config, terms.classes, shape, terms.clients))
     dataset, clients = _site_data(config, terms, node) if "data" in node else _partition(config, terms, node)
     parts = [part for client in clients for part in (client.train, client.validation, client.test)]
     pixels = decode_used(config, dataset, np.unique(np.concatenate(parts)), shape.image_size)
@@ -100,7 +118,13 @@ def _open(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
     places = {client.id: place for place, client in enumerate(clients)}
     host = Host(config, clients, places, frozen, sizes, protection)
     folder = Path(node.get("memory", "~/.fedcue/memory")).expanduser()
-    return Node(host, MemoryStore(folder, terms.run))
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    own = float(node["max-epsilon"]) if "max-epsilon" in node else None
+    journal = Journal(folder / "releases.jsonl", own)
+    journal.check(config.privacy)
+    images = str(Path(str(node["data"])).expanduser().resolve()) if "data" in node else config.data.name
+    return Node(host, MemoryStore(folder, terms.run), journal, images, terms.run)
 
 
 def _config(terms: Terms, node: Mapping[str, Any]) -> RunConfig:
@@ -123,7 +147,8 @@ def _partition(
     """Return some clients of the recipe's own partition: a simulated deployment."""
     dataset: Dataset = config.data.load(config.seed)
     if dataset.classes != terms.classes:
-        raise RefusalError(f"its classes are {_few(dataset.classes)}, the server's are {_few(terms.classes)}")
+        log.warning("the classes here are %s, the server's are %s", dataset.classes, terms.classes)
+        raise RefusalError("its classes are not the server's; the node's log names both")
     everyone = split(config, dataset)
     if len(everyone) != terms.clients:
         raise RefusalError(f"the recipe has {len(everyone)} clients, the server was told of {terms.clients}")
@@ -143,7 +168,7 @@ def _site_data(
     ids = _ids(node, terms.clients)[: len(owners)]
     if len(ids) < len(owners):
         raise ConfigError(
-            f"{path} holds {len(owners)} clients, but the node config gives ids to {len(ids)}. Give "
+            f"The node's data holds {len(owners)} clients, but the node config gives ids to {len(ids)}. Give "
             f"num-partitions=N, N being the number of nodes, and tell the server of enough clients."
         )
     owner = np.zeros(len(dataset), dtype=np.int64) if dataset.owners is None else dataset.owners
@@ -180,12 +205,7 @@ def relabel(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
     """Return a site's dataset under the server's class list, of which it may hold a part only."""
     strange = [name for name in dataset.classes if name not in classes]
     if strange:
-        raise RefusalError(
-            f"its data holds the class {strange[0]!r}, the server's classes are {_few(classes)}"
-        )
+        log.warning("the data holds the class %r, the server's classes are %s", strange[0], classes)
+        raise RefusalError("its data holds a class that the server does not know; the node's log names it")
     label = np.array([classes.index(name) for name in dataset.classes])
     return replace(dataset, classes=classes, labels=label[dataset.labels])
-
-
-def _few(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

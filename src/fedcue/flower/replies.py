@@ -1,70 +1,159 @@
-"""What a client's reply must look like, by the method's table; anything else is left out by name."""
+"""What a node may say: read and checked in this one place, before anything else sees it.
+
+Whatever is wrong with an answer to joining is a ``ClientError``, whatever is wrong with a reply a named
+failure of the client. What passes is of the declared names, shapes and types, agrees with the sizes the
+client joined with, and is so small that sums over any number of clients stay finite.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any
 
-import torch
+from flwr.app import RecordDict
 
-from fedcue.clients.roster import Roster
-from fedcue.errors import ClientError
-from fedcue.privacy.mechanisms import Privacy
-from fedcue.types import Tensors, TensorSpec
+from fedcue.errors import ClientError, printable
+from fedcue.flower.expected import LARGEST, Expected
+from fedcue.flower.messages import Member, Outcome, read_bytes, read_text
+from fedcue.flower.reasons import cleaned
+from fedcue.rounds.engine import Failure
+from fedcue.types import unpack
 
-HEADER = 65536
-"""Bytes that names and shapes may take beside the numbers."""
-
-
-@dataclass(frozen=True)
-class Expected:
-    """Shapes and types of the tensors in one kind of reply, by name."""
-
-    shapes: dict[str, tuple[int | None, ...]]
-    types: dict[str, torch.dtype]
-
-    @classmethod
-    def of(cls, specs: Iterable[TensorSpec], privacy: Privacy) -> Expected:
-        """Return what is expected of these tensors as they leave a client."""
-        uploads = list(specs)
-        return cls(
-            {spec.name: spec.shape for spec in uploads},
-            {spec.name: privacy.upload_dtype(spec) for spec in uploads},
-        )
-
-    @classmethod
-    def nothing(cls) -> Expected:
-        """Expect no tensors."""
-        return cls({}, {})
-
-    @property
-    def most_bytes(self) -> int:
-        """How many bytes a reply may have at most."""
-        numbers = 0
-        for name, shape in self.shapes.items():
-            numbers += torch.Size([size or 0 for size in shape]).numel() * self.types[name].itemsize
-        return numbers + HEADER
-
-    def check(self, tensors: Tensors) -> None:
-        """Raise a ``ClientError`` that names the first thing that is wrong."""
-        for name in self.shapes.keys() - tensors.keys():
-            raise ClientError(f"its update has no {name}")
-        for name, tensor in tensors.items():
-            if name not in self.shapes:
-                raise ClientError(f"its update has an unknown {name[:40]!r}")
-            shape, dtype = list(self.shapes[name]), self.types[name]
-            if tensor.dtype != dtype:
-                raise ClientError(f"its {name} is of type {tensor.dtype} instead of {dtype}")
-            if list(tensor.shape) != shape:
-                raise ClientError(f"its {name} has shape {list(tensor.shape)} instead of {shape}")
-            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-                raise ClientError(f"its update of {name} is not finite")
+MOST_IMAGES = 10**9
+"""Images that a client may claim."""
+NAME, LINE = 100, 8192
+"""Characters of a name, and of all that is said of one client."""
 
 
-def expected_replies(roster: Roster) -> tuple[Expected, Expected]:
-    """Return what is expected at the warm start and in a round."""
-    privacy, uploads = roster.protection.privacy, roster.table.uploads
-    return (
-        Expected.of([spec for spec in uploads if spec.replied], privacy),
-        Expected.of([spec for spec in uploads if spec.returned], privacy),
+def read_members(answer: RecordDict | str, clients: int) -> list[Member]:
+    """Return the clients that a node says it hosts, or raise a ``ClientError`` that says why not."""
+    if isinstance(answer, str):
+        raise ClientError(cleaned(answer))
+    with _reading():
+        if "refused" in answer:
+            raise ClientError(cleaned(str(json.loads(_short(answer, "refused", 1)))))
+        lines = json.loads(_short(answer, "members", clients))
+        members = [_member(line, clients) for line in _listed(lines, clients)]
+        if not members or len({member.id for member in members}) < len(members):
+            raise ClientError("it names no client, or one of them twice")
+        return members
+
+
+def read_outcomes(
+    answer: RecordDict | str, clients: Sequence[int], expected: Expected, joined: Mapping[int, Member]
+) -> dict[int, Outcome | Failure]:
+    """Return what came of each client that a node was asked for; what is not as expected is its failure."""
+    try:
+        if isinstance(answer, str):
+            raise ClientError(answer)
+        places = _places(answer, clients)
+    except ClientError as error:
+        return {client: Failure(client, cleaned(str(error))) for client in clients}
+    found: dict[int, Outcome | Failure] = {}
+    for client in clients:
+        try:
+            with _reading():
+                number, line = places[client]
+                found[client] = _outcome(answer, number, line, expected, joined[client])
+        except ClientError as error:
+            found[client] = Failure(client, cleaned(str(error)))
+    return found
+
+
+def _places(content: RecordDict, clients: Sequence[int]) -> dict[int, tuple[int, Any]]:
+    """Return where a reply speaks of each client."""
+    with _reading():
+        lines = _listed(json.loads(_short(content, "outcomes", len(clients))), len(clients))
+        places = {line["client"]: (number, line) for number, line in enumerate(lines)}
+        if any(type(client) is not int for client in places) or places.keys() != set(clients):
+            raise ClientError("its node's reply does not speak of every client, once, and of no other")
+        return places
+
+
+def _outcome(
+    content: RecordDict, number: int, line: Mapping[str, Any], expected: Expected, member: Member
+) -> Outcome:
+    if line["failure"] is not None:
+        raise ClientError(str(line["failure"]))
+    if expected.tested is not None:
+        size = member.test_size if expected.tested == "test" else member.validation_size
+        return Outcome(member.id, score=_score(line["score"], size))
+    data = read_bytes(content, f"tensors-{number}")
+    if len(data) > expected.most_bytes:
+        raise ClientError(f"its reply holds {len(data)} bytes, at most {expected.most_bytes} were expected")
+    images = _whole(line["samples"], 0, MOST_IMAGES, "number of images")
+    if images != member.train_size:
+        raise ClientError(f"it claims {images} images, but joined with {member.train_size}")
+    tensors = unpack(data)
+    expected.check(tensors, images)
+    loss = line["loss"]
+    if loss is not None and not (type(loss) in (int, float) and abs(loss) <= LARGEST):
+        raise ClientError("its loss is not a number, or too large")
+    return Outcome(member.id, tensors, images, None if loss is None else float(loss))
+
+
+def _score(score: Any, size: int) -> tuple[int, int]:
+    if type(score) is not list or len(score) != 2:
+        raise ClientError("it sent no score")
+    total = _whole(score[1], 0, MOST_IMAGES, "number of tested images")
+    right = _whole(score[0], 0, total, "number of right images")
+    if total != size:
+        raise ClientError(f"it was tested on {total} images, but joined with {size}")
+    return right, total
+
+
+def _member(line: Any, clients: int) -> Member:
+    if type(line) is not dict or line.keys() != {field.name for field in fields(Member)}:
+        raise ClientError("it does not tell of its clients what is asked")
+    spent = line["spent"]
+    if type(line["heldout"]) is not bool or type(spent) not in (int, float) or not 0 <= spent <= LARGEST:
+        raise ClientError("it does not say whether its clients are held out, or what they released before")
+    return Member(
+        _whole(line["id"], 0, clients - 1, "client id"),
+        _name(line["name"]),
+        _name(line["domain"]),
+        line["heldout"],
+        _whole(line["train_size"], 1, MOST_IMAGES, "train_size"),
+        _whole(line["test_size"], 0, MOST_IMAGES, "test_size"),
+        _whole(line["validation_size"], 0, MOST_IMAGES, "validation_size"),
+        float(spent),
     )
+
+
+def _whole(value: Any, low: int, high: int, what: str) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise ClientError(f"its {what} is not a whole number from {low} to {high}")
+    return value
+
+
+def _name(value: Any) -> str:
+    if type(value) is not str or len(value) > NAME:
+        raise ClientError(f"its names must be texts of at most {NAME} characters")
+    return printable(value)
+
+
+def _listed(value: Any, most: int) -> list[Any]:
+    if type(value) is not list or len(value) > most:
+        raise ClientError(f"it must tell of at most {most} clients")
+    return value
+
+
+def _short(content: RecordDict, key: str, clients: int) -> str:
+    text = read_text(content, key)
+    if len(text) > LINE * (clients + 1):
+        raise ClientError(f"it says too much: {len(text)} characters for {clients} clients")
+    return text
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Turn whatever reading foreign bytes ends in into a ``ClientError``."""
+    try:
+        yield
+    except ClientError:
+        raise
+    except Exception as error:
+        raise ClientError(f"its reply cannot be read ({type(error).__name__})") from error

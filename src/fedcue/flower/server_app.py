@@ -8,7 +8,8 @@ import logging
 import shlex
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from fedcue.config.layers import dump, load
 from fedcue.config.settings import RunConfig
 from fedcue.errors import ConfigError, RunFolderError
 from fedcue.flower.engine import FlowerEngine, Patience
+from fedcue.flower.enrolment import Enrolment
 from fedcue.flower.network import Network
+from fedcue.flower.register import Register
 from fedcue.flower.terms import Terms
 from fedcue.machine import one_thread
 from fedcue.model.shapes import shape_of
@@ -30,6 +33,7 @@ from fedcue.registry import Options
 from fedcue.rounds.loop import Run
 from fedcue.rounds.observers import Observer, Several
 from fedcue.rounds.result import Result
+from fedcue.rounds.resume import released_so_far
 from fedcue.rounds.tracking import Tracking
 from fedcue.types import Sizes
 
@@ -44,6 +48,8 @@ class Deployment(Options):
     settings: str = Field(default="", description="overrides as for fedcue run, such as 'rounds=3 seed=1'")
     out: str = Field(description="run folder, an absolute path on the server")
     clients: int = Field(default=0, ge=0, description="number of clients; 0: as many as the partition says")
+    min_clients: int = Field(default=0, ge=0, description="clients that must be there to start; 0: all")
+    bind_nodes: bool = Field(default=True, description="a client stays with the key of the node it came from")
     round_timeout: float = Field(default=600.0, gt=0, description="seconds a round waits for replies")
     node_timeout: float = Field(default=300.0, gt=0, description="seconds to wait for enough nodes")
     poll: float = Field(default=0.5, gt=0, description="seconds between looking for replies")
@@ -89,17 +95,45 @@ def serve(grid: Grid, deployment: Deployment, observer: Observer) -> Result:
     folder.open(resume=resume, overwrite=not resume)
     try:
         shape = shape_of(config.backbone.name, config.backbone.image_size)
-        terms = Terms.of(
-            run_name(path, config), config, _classes(config), shape, _clients(config, deployment)
-        )
+        clients = _clients(config, deployment)
+        terms = Terms.of(run_name(path, config), config, _classes(config), shape, clients)
         patience = Patience(deployment.round_timeout, deployment.node_timeout)
-        engine = FlowerEngine(Network(grid, deployment.poll), config, terms, shape, patience)
+        private = config.privacy.differential
+        released = _released(folder, clients) if private and resume and folder.begun else None
+        needed = min(deployment.min_clients or clients, clients)
+        enrolment = Enrolment(Register.of(path), clients, needed, released)
+        network = Network(grid, deployment.poll, deployment.bind_nodes)
+        engine = FlowerEngine(network, config, terms, shape, patience, enrolment)
+        _charge(folder, enrolment.earlier())
         with one_thread(), Tracking(config.log) as tracking:
             result = Run(engine, folder, Several(observer, tracking)).complete(resume)
             tracking.finished(result.summary)
             return result
     finally:
         folder.close()
+
+
+def _released(folder: RunFolder, clients: int) -> Counter[int]:
+    """Return what the journal of a run that goes on says was released, by client."""
+    before = folder.checkpoints.newest().totals.get("releases", 0)
+    return _counted(released_so_far(folder, clients, before))
+
+
+def _counted(journal: Iterable[tuple[Sequence[int], int]]) -> Counter[int]:
+    releases: Counter[int] = Counter()
+    for clients, count in journal:
+        releases.update(dict.fromkeys(clients, count))
+    return releases
+
+
+def _charge(folder: RunFolder, earlier: Mapping[int, int]) -> None:
+    """Count what clients released in earlier runs as if it had been released in this one."""
+    if not earlier:
+        return
+    known = _counted(folder.read_releases())
+    for client, count in earlier.items():
+        if count > known[client]:
+            folder.append_release([client], count - known[client])
 
 
 def check(config: RunConfig) -> None:

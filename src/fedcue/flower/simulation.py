@@ -25,7 +25,7 @@ def simulate(recipe: str, overrides: Sequence[str], out: Path | None, nodes: int
     if find_spec("ray") is None:
         raise FedcueError("Flower's simulator needs Ray: pip install 'fedcue[flower-simulation]'.")
     folder = (out or default_folder(load(recipe, overrides))).absolute()
-    deployment = Deployment(recipe=recipe, settings=shlex.join(overrides), out=str(folder))
+    deployment = Deployment(recipe=recipe, settings=shlex.join(overrides), out=str(folder), bind_nodes=False)
     results: list[Result] = []
     logging.getLogger("flwr").setLevel(logging.ERROR)
     tell_the_log()

@@ -1,0 +1,121 @@
+"""What the images of a node have released under differential privacy: in all runs, whatever their settings.
+
+The journal belongs to the images. It lies in the node's memory folder, one line for each release, written
+before it happens. ``n`` releases with the noise ``s`` weigh ``n / s**2``: Gaussian releases of different
+noise add up by that (their Renyi divergences do), as one release of the noise ``1 / sqrt(weight)``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from fedcue.errors import BudgetSpent, ClientError
+from fedcue.privacy.accounting import Ledger
+from fedcue.privacy.mechanisms import DifferentialPrivacy, Privacy
+from fedcue.types import TensorTable
+
+OWN_DELTA = 1e-5
+"""The delta at which a node counts its own budget."""
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The releases of one node's images, and how many more it allows."""
+
+    file: Path
+    max_epsilon: float | None = None
+    """The node's own budget; none: the one of the run."""
+
+    def spent(self, images: str) -> float:
+        """Return the weight of all releases of some images."""
+        if not self.file.is_file():
+            return 0.0
+        with self._locked() as file:
+            return _weights(file)[images]
+
+    def check(self, privacy: Privacy) -> None:
+        """Refuse a run without differential privacy where the node has a budget."""
+        if self.max_epsilon is not None and not privacy.differential:
+            raise BudgetSpent(
+                f"its images have a budget of max-epsilon={self.max_epsilon:g}, and privacy={privacy.name} "
+                "has no bound"
+            )
+
+    def release(self, images: str, privacy: Privacy, releases: int, run: str) -> None:
+        """Write down releases that are about to happen, or raise ``BudgetSpent`` if they are too many."""
+        self.check(privacy)
+        if not isinstance(privacy, DifferentialPrivacy) or not releases:
+            return
+        if privacy.noise is None:
+            raise ClientError("the server has not settled the noise of privacy=dp")
+        self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self._locked() as file:
+            after = _weights(file)[images] + releases / privacy.noise**2
+            self._check_budget(after, privacy)
+            line = {"images": images, "releases": releases, "noise": privacy.noise, "run": run}
+            file.write((json.dumps(line) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _check_budget(self, weight: float, privacy: DifferentialPrivacy) -> None:
+        own = self.max_epsilon
+        budget = privacy.max_epsilon if own is None else min(own, privacy.max_epsilon)
+        delta = privacy.delta if own is None else min(OWN_DELTA, privacy.delta)
+        epsilon = weighed(weight, delta)
+        if epsilon > budget:
+            raise BudgetSpent(
+                f"with its earlier releases, in other runs too, it would spend epsilon={epsilon:.3f}, more "
+                f"than {budget:g}"
+            )
+
+    @contextmanager
+    def _locked(self) -> Iterator[IO[bytes]]:
+        """Open the journal for this process alone; cut off a line that no release followed."""
+        with os.fdopen(os.open(self.file, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.truncate(file.read().rfind(b"\n") + 1)
+            file.seek(0, os.SEEK_END)
+            yield file
+
+
+def weighed(weight: float, delta: float) -> float:
+    """Return the epsilon of releases of this weight."""
+    return Ledger(releases=Counter({0: 1})).epsilon(weight**-0.5, delta) if weight else 0.0
+
+
+def _weights(file: IO[bytes]) -> Counter[str]:
+    """Return the weight of everything in a journal, by images; a damaged one is not believed."""
+    weights: Any = Counter()
+    file.seek(0)
+    try:
+        for line in file:
+            entry: Mapping[str, Any] = json.loads(line)
+            images, releases, noise = str(entry["images"]), entry["releases"], entry["noise"]
+            if (
+                type(releases) is not int
+                or releases < 1
+                or type(noise) not in (int, float)
+                or not 0 < noise < 1e9
+            ):
+                raise ValueError("not a release")
+            weights[images] += releases / noise**2
+    except (ValueError, KeyError, TypeError) as error:
+        raise ClientError(
+            "its journal of releases is damaged, so that what was spent is not known"
+        ) from error
+    return weights  # type: ignore[no-any-return]
+
+
+def releases_of(table: TensorTable, first: bool) -> int:
+    """Return how often a client releases something at the warm start, or in a round."""
+    if first:
+        return int(any(spec.replied for spec in table))
+    return 1 + int(any(spec.returned and spec.kind == "class_sums" for spec in table))

@@ -1,0 +1,217 @@
+"""Whatever one node says, the run goes on without its client, which is named."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from google.protobuf.message import DecodeError
+from support.canned_nodes import TEST_SIZE, TRAIN_SIZE, canned, said
+from support.memory_grid import MemoryGrid, Node
+
+from fedcue.errors import FedcueError
+from fedcue.flower.messages import EVALUATE, JOIN, TRAIN, WARM_UP
+from fedcue.flower.reasons import cleaned
+from fedcue.flower.server_app import Deployment, serve
+from fedcue.rounds.observers import Silent
+from fedcue.rounds.result import Result
+from fedcue.types import pack, unpack
+
+SETTINGS = "partition.clients=4 clients_per_round=4 rounds=2 heldout=0 snapshots=[] training.epochs=1"
+LIAR = 2
+
+
+def run(folder: Path, *nodes: Node, settings: str = "method=fedvpt", **more: Any) -> Result:
+    grid = MemoryGrid({100 + place: node for place, node in enumerate(nodes)})
+    options = {"out": str(folder / "run"), "poll": 0.001, "node_timeout": 0.05, "round_timeout": 5.0, **more}
+    return serve(grid, Deployment.of({"settings": f"{SETTINGS} {settings}", **options}), Silent())
+
+
+def with_liar(folder: Path, lie: Any, settings: str = "method=fedvpt") -> Result:
+    result = run(folder, canned([0, 1, 3]), canned([LIAR], lie), settings=settings)
+    for name, tensor in load_file(result.folder / "model.safetensors").items():
+        assert not tensor.is_floating_point() or tensor.isfinite().all(), name
+    return result
+
+
+def reasons(result: Result, step: str) -> dict[int, str]:
+    return {
+        failure["client"]: failure["reason"]
+        for record in result.rounds
+        for failure in record.get("failures", [])
+        if failure["step"] == step
+    }
+
+
+def words(kind: str, **values: Any) -> Callable[[str, RecordDict], RecordDict]:
+    return lambda asked, reply: said(reply, lambda lines: lines[0].update(values)) if asked == kind else reply
+
+
+def sends(kind: str, change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[..., RecordDict]:
+    def lie(asked: str, reply: RecordDict) -> RecordDict:
+        if asked == kind:
+            tensors = dict(unpack(reply["tensors-0"]["data"].data))
+            change(tensors)
+            data = pack(tensors)
+            reply["tensors-0"] = ArrayRecord({"data": Array("uint8", (len(data),), "safetensors", data)})
+        return reply
+
+    return lie
+
+
+LIES = {
+    "a huge score": (words(EVALUATE, score=[1e30, 1e30]), "evaluate", "whole number"),
+    "more right than there are": (words(EVALUATE, score=[5, 4]), "evaluate", "whole number from 0 to 4"),
+    "another size": (words(EVALUATE, score=[1, 9]), "evaluate", f"on 9 images, but joined with {TEST_SIZE}"),
+    "truth for a score": (words(EVALUATE, score=[True, 4]), "evaluate", "whole number"),
+    "a score in words": (words(EVALUATE, score="all"), "evaluate", "it sent no score"),
+    "a huge loss": (words(TRAIN, loss=1.7e308), "train", "its loss"),
+    "a huge whole loss": (words(TRAIN, loss=10**400), "train", "its loss"),
+    "no number for a loss": (words(TRAIN, loss=math.nan), "train", "its loss"),
+    "more images": (words(TRAIN, samples=10**6), "train", f"joined with {TRAIN_SIZE}"),
+    "a long reason": (words(TRAIN, failure="x" * 5000), "train", r"^x{197}\.\.\.$"),
+    "much too long": (words(TRAIN, failure="x" * 10**6), "train", "says too much"),
+    "escapes": (words(TRAIN, failure="\x1b[2Jgone"), "train", r"^\?\[2Jgone$"),
+    "half a mark": (words(TRAIN, failure="\ud800"), "train", r"^\?$"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_in_words_is_a_named_failure(lie: str, tmp_path: Path) -> None:
+    change, step, reason = LIES[lie]
+    found = reasons(with_liar(tmp_path, change), step)
+    assert found.keys() == {LIAR}
+    assert re.search(reason, found[LIAR]), found
+    assert len(found[LIAR]) <= 200
+
+
+POISON = {
+    "head": ("fedvpt", TRAIN, lambda t: t["head"].fill_(3.4e38), "cannot be"),
+    "sums": ("ncm", WARM_UP, lambda t: t["centroids"].fill_(3.4e38), "cannot be"),
+    "moments": ("cue", WARM_UP, lambda t: t["moments"].fill_(3.4e38), "cannot be"),
+    "huge counts": ("ncm", WARM_UP, lambda t: t["holds"].fill_(2**62), f"joined with {TRAIN_SIZE}"),
+    "negative counts": ("ncm", WARM_UP, lambda t: t["holds"].fill_(-1), f"joined with {TRAIN_SIZE}"),
+    "too many": (
+        "ncm",
+        WARM_UP,
+        lambda t: t["holds"].fill_(3),
+        f"count 30 images, but it joined with {TRAIN_SIZE}",
+    ),
+    "a class nobody has": ("ncm", WARM_UP, lambda t: t["holds"].zero_(), "cannot be"),
+    "choices": ("sgpt", TRAIN, lambda t: t["counts"].fill_(2**62), "cannot be"),
+    "negative choices": ("sgpt", TRAIN, lambda t: t["counts"].fill_(-1), "cannot be"),
+    "change": ("pfedpg", TRAIN, lambda t: t["prompt_change"].fill_(-3.4e38), "cannot be"),
+}
+
+
+@pytest.mark.parametrize("poison", POISON)
+def test_finite_poison_is_a_named_failure(poison: str, tmp_path: Path) -> None:
+    method, kind, change, reason = POISON[poison]
+    result = with_liar(tmp_path, sends(kind, change), f"method={method}")
+    if method == "ncm":
+        found = {failure["client"]: failure["reason"] for failure in result.summary["warm_up_failures"]}
+    else:
+        found = reasons(result, "warm up" if kind == WARM_UP else "train")
+    assert found.keys() == {LIAR}
+    assert reason in found[LIAR]
+
+
+def test_a_message_that_cannot_be_parsed_takes_no_other_with_it(tmp_path: Path) -> None:
+    """Nor does one that claims to be the reply to another node's message."""
+
+    class Poisoned(MemoryGrid):
+        def pull_messages(self, message_ids: Any) -> list[Message]:
+            found = super().pull_messages(message_ids)
+            for message in found:
+                if message.metadata.src_node_id == 101 and message.metadata.message_type == TRAIN:
+                    raise DecodeError("Error parsing message")
+            return found
+
+    grid = Poisoned({100: canned([0, 1, 3]), 101: canned([LIAR])})
+    options = {"out": str(tmp_path / "run"), "poll": 0.001, "node_timeout": 0.05, "round_timeout": 5.0}
+    settings = Deployment.of({"settings": f"{SETTINGS} method=fedvpt", **options})
+    assert reasons(serve(grid, settings, Silent()), "train") == {
+        LIAR: "its node's reply cannot be read (DecodeError)"
+    }
+
+
+def test_reasons_are_short_and_hold_no_paths() -> None:
+    text = "cannot read '/srv/Jane Doe/x 1.png' or /home/jane/y.png or C:\\scans\\z.png \x1b[31m" + "!" * 999
+    told = cleaned(text)
+    assert told.startswith("cannot read (a path) or (a path) or (a path) ?[31m!!")
+    assert len(told) == 200
+    assert cleaned(told) == told
+
+
+def test_a_run_starts_without_those_who_are_missing_and_they_join_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    late = canned([3])
+    late.connected = False
+
+    class Arrive(Silent):
+        def finished_round(self, record: Any) -> None:
+            late.connected = True
+
+    grid = MemoryGrid({100: canned([0, 1, 2]), 101: late})
+    options = {"out": str(tmp_path / "run"), "poll": 0.001, "node_timeout": 0.05, "round_timeout": 5.0}
+    settings = f"{SETTINGS} method=fedvpt clients_per_round=3 rounds=6"
+    with pytest.raises(FedcueError, match=r"missing: 3\..*Give min_clients"):
+        serve(grid, Deployment.of({"settings": settings, **options}), Silent())
+    result = serve(grid, Deployment.of({"settings": settings, "min-clients": 3, **options}), Arrive())
+    assert "The run goes without clients that are not there: 3." in caplog.text
+    assert 3 not in result.rounds[0]["clients"]
+    assert any(3 in record["clients"] for record in result.rounds)
+    assert "3,client-3," in (result.folder / "clients.csv").read_text()
+
+
+def test_a_client_stays_with_the_key_of_its_first_node(tmp_path: Path) -> None:
+    """Also in the next run, and when that node is absent; a node that comes back with another size is refused."""
+    one, other, thief = canned([0, 1]), canned([2, 3]), canned([2, 3])
+    one.key, other.key, thief.key = b"a", b"b", b"c"
+    run(tmp_path, one, other)
+    other.connected = False
+    with pytest.raises(
+        FedcueError, match=r"Node 102 was refused: its client 2 belongs to the node with the key"
+    ):
+        run(tmp_path, one, other, thief, out=str(tmp_path / "second"))
+    assert set(json.loads((tmp_path / "nodes.json").read_text())) == {"0", "1", "2", "3"}
+
+
+def test_what_a_node_says_when_it_joins_is_checked(tmp_path: Path) -> None:
+    wrong = [
+        {"id": 9},
+        {"id": True},
+        {"train_size": 0},
+        {"train_size": 2**60},
+        {"test_size": -1},
+        {"name": "x" * 101},
+    ]
+    wrong += [{"domain": 3}, {"heldout": 1}, {"spent": -1.0}, {"spent": math.inf}, {"more": 1}]
+    for number, values in enumerate(wrong):
+        lying = words(JOIN, **values)
+        with pytest.raises(FedcueError, match=r"Node 101 was refused: it"):
+            run(tmp_path / str(number), canned([0, 1, 3]), canned([LIAR], lying), node_timeout=0.001)
+
+
+def test_a_name_is_written_out_where_a_terminal_would_obey_it(tmp_path: Path) -> None:
+    result = with_liar(tmp_path, words(JOIN, name="\x1b[2J\ud800"))
+    assert "2,\\x1b[2J\\ud800," in (result.folder / "clients.csv").read_text()
+
+
+def test_nothing_but_words_is_read(tmp_path: Path) -> None:
+    def lie(kind: str, reply: RecordDict) -> RecordDict:
+        return RecordDict({"outcomes": ConfigRecord({"json": [1, 2]})}) if kind == TRAIN else reply
+
+    assert reasons(with_liar(tmp_path, lie), "train") == {LIAR: "outcomes is not a text"}
