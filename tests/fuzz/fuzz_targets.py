@@ -43,6 +43,7 @@ from fedcue.data.decode import decode
 from fedcue.data.image_sources import FileImages
 from fedcue.data.pixels import decode_images
 from fedcue.data.readers.parquet import Parquet
+from fedcue.errors import ClientError
 from fedcue.model.backbone import load_backbone
 from fedcue.model.vit import Architecture, VisionTransformer
 from fedcue.plan.stand_ins import stand_in
