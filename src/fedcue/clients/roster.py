@@ -66,7 +66,7 @@ class Roster:
         self.protection = Protection(
             config.aggregate, self.budget.privacy, self.table, stream or simulated_stream(config.seed)
         )
-        self.repeats_noise = stream is None
+        self.repeats_noise = self.budget.simulated = stream is None
 
     def __len__(self) -> int:
         """Return the number of clients, held-out ones included; their ids are 0, 1, and so on."""

@@ -24,6 +24,10 @@ NOT_COVERED = (
 )
 
 
+SIMULATED = "simulated noise: who knows the seed can compute it again"
+FRESH = "keys of 256 bits of the operating system, at each client or at the server"
+
+
 class Schedule(Protocol):
     """Who is asked when: the streams of clients drawn, which depend on the seed alone."""
 
@@ -54,6 +58,8 @@ class Budget:
     table: TensorTable
     schedule: Schedule
     ledger: Ledger
+    simulated: bool = True
+    """Whether the noise follows from the seed of a simulation."""
     journal: Callable[[Sequence[int], int], None] | None = None
     """Told who is about to release how often, where a release cannot be repeated bit for bit."""
 
@@ -152,6 +158,7 @@ class Budget:
                 "noise_multiplier": privacy.noise,
                 "clip": privacy.clip,
                 "releases_of_one_client": self.ledger.most,
+                "noise": SIMULATED if self.simulated else FRESH,
                 "accountant": version(),
                 "against": against,
                 "not_covered": NOT_COVERED,
