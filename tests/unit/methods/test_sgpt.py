@@ -167,6 +167,15 @@ def test_each_image_takes_the_group_that_is_nearest_by_its_share_of_past_use(use
     assert counts.tolist() == chosen
 
 
+def test_in_testing_each_image_takes_the_group_whose_key_is_nearest():
+    method = Seen(groups=2)
+    tiny = TinyFederation(method)
+    first, batch = tiny.host.table.first(0), tiny.batch(0, 4)
+    assert method.inspect(first, batch)["groups"].argmax(1).tolist() == [0, 0, 1, 1]
+    expected = method._logits(first, batch, torch.tensor([0, 0, 1, 1]))
+    assert torch.equal(method.logits(first, batch), expected)
+
+
 def test_each_image_is_classified_with_its_own_groups_prompts():
     tiny = TinyFederation(SGPT(groups=3))
     state, batch = tiny.start().tensors, tiny.batch(0, 4)
