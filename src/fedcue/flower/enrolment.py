@@ -11,7 +11,7 @@ import numpy as np
 
 from fedcue.clients.roster import Roster
 from fedcue.config.settings import RunConfig
-from fedcue.errors import ClientError
+from fedcue.errors import ClientError, FedcueError
 from fedcue.flower.messages import Member
 from fedcue.flower.register import Register
 from fedcue.model.vit import Architecture
@@ -37,15 +37,19 @@ class Enrolment:
     def begin(self, config: RunConfig, classes: tuple[str, ...], shape: Architecture) -> Roster:
         """Return the roster of all who have joined; those whose images have no budget left are left out."""
         while True:
+            if len(self.register.members) < self.needed:
+                reasons = " ".join(f"Client {client}: {why}." for client, why in self.left_out.items())
+                raise FedcueError(
+                    f"Fewer than {self.needed} clients can take part. {reasons} Give fewer rounds, more noise "
+                    "or a larger budget, or min_clients=N to start with N of them."
+                )
             self.roster = roster = self._roster(config, classes, shape)
             over = self._overdrawn(roster)
             if not over:
                 return roster
             self.left_out |= over
             for client in over:
-                self.register.places.pop(client, None)
-                if self.released is None:
-                    self.register.members.pop(client)
+                self.register.leave_out(client, forget=self.released is None)
 
     def admit(self, node: int, key: str, members: Sequence[Member], present: Mapping[int, str]) -> None:
         """Let a node's clients take part, from the next round on if the run has begun."""

@@ -63,12 +63,21 @@ class Register:
         new = {member.id: member for member in members if member.id not in self.members}
         if new:
             self.members |= new
-            write_json(
-                self.joined, {str(client): asdict(self.members[client]) for client in sorted(self.members)}
-            )
+            self._write_members()
         if key and any(self.keys.get(member.id) != key for member in members):
             self.keys |= {member.id: key for member in members}
             write_json(self.owners, {str(client): self.keys[client] for client in sorted(self.keys)})
+
+    def leave_out(self, client: int, forget: bool) -> None:
+        """Ask a client for nothing more; with ``forget`` as if it had never joined."""
+        self.places.pop(client, None)
+        if forget and client in self.members:
+            del self.members[client]
+            self._write_members()
+
+    def _write_members(self) -> None:
+        members = {str(client): asdict(self.members[client]) for client in sorted(self.members)}
+        write_json(self.joined, members)
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -173,6 +173,7 @@ def test_a_run_starts_without_those_who_are_missing_and_they_join_later(
     assert "The run goes without clients that are not there: 3." in caplog.text
     assert 3 not in result.rounds[0]["clients"]
     assert any(3 in record["clients"] for record in result.rounds)
+    assert set(json.loads((result.folder / "joined.json").read_text())) == {"0", "1", "2", "3"}
     assert "3,client-3," in (result.folder / "clients.csv").read_text()
 
 
