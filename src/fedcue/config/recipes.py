@@ -45,15 +45,8 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
         name = next((other for other, place in known.items() if place == path.resolve()), path.stem)
     if path.resolve() in above:
         raise ConfigError(f"Recipe {path} is built on itself. Give base another recipe, or leave it out.")
-    try:
-        own = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise ConfigError(
-            f"Recipe {path} is not readable TOML: {error}. Mend that place, or start from a recipe that "
-            "fedcue list names."
-        ) from error
+    own = read_settings(path)
     check_paper(name, own.get("paper", {}))
-    _anchor(own, path.parent)
     if "base" not in own:
         return name, own
     base = str(own.pop("base"))
@@ -63,6 +56,26 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
     for table in (settings, own):
         merge(merged, {key: value for key, value in table.items() if key not in NOT_INHERITED})
     return name, merged | {key: own[key] for key in NOT_INHERITED if key in own}
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return what one TOML file holds, its ``data.root`` found from where the file lies."""
+    try:
+        own = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError) as error:
+        raise ConfigError(
+            f"Recipe {path} is not readable TOML: {error}. Mend that place, or start from a recipe that "
+            "fedcue list names."
+        ) from error
+    _anchor(own, path.parent)
+    return own
+
+
+def import_paths(settings: Mapping[str, Any]) -> list[str]:
+    """Return the classes that settings name by import path."""
+    sections = [settings.get(section) for section, registry in NAMED.items() if registry is not None]
+    names = [section.get("name") for section in sections if isinstance(section, Mapping)]
+    return [name for name in names if isinstance(name, str) and ":" in name]
 
 
 def _anchor(own: dict[str, Any], folder: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedcue.clients.roster import Roster
 from fedcue.config.layers import dump, resolve
+from fedcue.config.recipes import import_paths
 from fedcue.config.scope import FREE_AT_RESUME, Scope, scope_of
 from fedcue.config.settings import RunConfig
 from fedcue.config.words import flat, typed
@@ -45,7 +46,8 @@ def differing(config: RunConfig, folder: Path, free: tuple[Scope, ...], fixed: t
     """
     try:
         given = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
-        there = flat(dump(resolve(given, name=str(given.get("recipe")))))
+        trusted = import_paths(dump(config))
+        there = flat(dump(resolve(given, name=str(given.get("recipe")), trusted=trusted)))
     except (OSError, ValueError, RecursionError):
         return "it has no readable config.toml"
     except ConfigError as error:
