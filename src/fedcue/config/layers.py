@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from pydantic import ValidationError, create_model
 from fedcue.config.explain import explain
 from fedcue.config.recipes import NAMED, merge, read_recipe, read_settings
 from fedcue.config.settings import RunConfig
+from fedcue.config.toml_text import parse_toml
 from fedcue.errors import ConfigError, RunFolderError, shown, unknown
 from fedcue.methods.base import Method
 from fedcue.registry import METHODS, Options
@@ -142,7 +142,7 @@ def _typed(text: str) -> Any:
     """Return the TOML value a text stands for, or the text itself."""
     try:
         text.encode()
-        table = tomllib.loads(f"value = {text}")
+        table = parse_toml(f"value = {text}")
     except UnicodeEncodeError as error:
         raise ConfigError(f"{shown(text)} is not valid UTF-8. Give names in UTF-8.") from error
     except (ValueError, RecursionError):

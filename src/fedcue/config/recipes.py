@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from fedcue.config.paper_table import check_paper
+from fedcue.config.toml_text import read_toml
 from fedcue.errors import ConfigError, unknown
 from fedcue.registry import AGGREGATES, DATASETS, METHODS, PARTITIONS, PRIVACY, Registry
 
@@ -25,6 +25,10 @@ NAMED: dict[str, Registry | None] = {
 
 NOT_INHERITED = ("description", "compare", "paper")
 """Keys that a recipe built on another one (``base = "NAME"``) does not take over from it."""
+
+
+MAX_BASES = 20
+"""Recipes that one can be built on, one upon the other."""
 
 
 def recipes() -> dict[str, Path]:
@@ -45,6 +49,8 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
         name = next((other for other, place in known.items() if place == path.resolve()), path.stem)
     if path.resolve() in above:
         raise ConfigError(f"Recipe {path} is built on itself. Give base another recipe, or leave it out.")
+    if len(above) > MAX_BASES:
+        raise ConfigError(f"Recipe {above[0]} is built on more than {MAX_BASES} others. Write them as one.")
     own = read_settings(path)
     check_paper(name, own.get("paper", {}))
     if "base" not in own:
@@ -61,7 +67,7 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
 def read_settings(path: Path) -> dict[str, Any]:
     """Return what one TOML file holds, its ``data.root`` found from where the file lies."""
     try:
-        own = tomllib.loads(path.read_text(encoding="utf-8"))
+        own = read_toml(path)
     except (ValueError, OSError, RecursionError) as error:
         raise ConfigError(
             f"Recipe {path} is not readable TOML: {error}. Mend that place, or start from a recipe that "

@@ -21,7 +21,7 @@ import tomli_w
 
 from fedcue.errors import RunFolderError
 from fedcue.record.checkpoint import Checkpoints
-from fedcue.record.files import explained, read_json, write_json, write_tensors, write_text
+from fedcue.record.files import explained, read_json, without_formula, write_json, write_tensors, write_text
 from fedcue.record.kept_settings import is_kept
 from fedcue.types import ClientMemory, Tensors
 
@@ -173,7 +173,7 @@ class RunFolder:
         text = io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(table[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(table)
+        writer.writerows({key: without_formula(value) for key, value in row.items()} for row in table)
         write_text(self.path / "clients.csv", text.getvalue())
 
     def write_memories(self, memories: Mapping[int, ClientMemory]) -> None:

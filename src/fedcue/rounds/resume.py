@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -22,10 +23,11 @@ from fedcue.types import ServerState
 
 
 def default_folder(config: RunConfig) -> Path:
-    """Return a new folder under ``runs/`` named after what is run and when."""
+    """Return a new folder under ``runs/`` named after what is run and when, never twice the same."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{config.recipe}-{config.method.name}-seed{config.seed}"
-    return Path("runs") / f"{re.sub(r'[^A-Za-z0-9_=.+-]+', '-', name).lstrip('.')[:150]}-{stamp}"
+    plain = re.sub(r"[^A-Za-z0-9_=.+-]+", "-", name).lstrip(".")[:150]
+    return Path("runs") / f"{plain}-{stamp}-{secrets.token_hex(4)}"
 
 
 def check_same_run(config: RunConfig, folder: Path) -> None:
