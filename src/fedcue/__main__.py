@@ -1,6 +1,15 @@
 """``python -m fedcue`` is the ``fedcue`` command."""
 
-from fedcue.cli.main import main
+import os
+import sys
+
+READING = {"resume", "evaluate", "predict", "report", "figure", "watch"}
+"""Verbs that read folders, which may lie where the command is started."""
+
+if READING & set(sys.argv[1:]):  # python -m puts that place before everything else that is imported
+    sys.path[:] = [path for path in sys.path if path not in ("", os.getcwd())]
+
+from fedcue.cli.main import main  # noqa: E402
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""What a process has of the machine: memory shared with those forked from it, threads, peak memory."""
+"""What a process has of the machine: memory shared with forked ones, threads, peak memory, the network."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import resource
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import torch
@@ -45,6 +46,24 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+_network = ContextVar("network", default=True)
+
+
+@contextmanager
+def network(allowed: bool) -> Iterator[None]:
+    """Say for the block whether what it names may be fetched from the network."""
+    before = _network.set(allowed)
+    try:
+        yield
+    finally:
+        _network.reset(before)
+
+
+def network_allowed() -> bool:
+    """Tell whether something may be fetched: always, but where only a folder asks for it."""
+    return _network.get()
 
 
 def peak_memory_mb() -> float:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from fedcue.errors import ConfigError, shown, unknown
+from fedcue.errors import ConfigError, printable, shown, unknown
 
 
 class Options(BaseModel):
@@ -35,7 +35,7 @@ class Registry:
     """A kind of part (method, dataset, partition) by name, imported only when it is asked for.
 
     A part comes from the built-in table, from an entry point of another package, or is given as
-    ``package.module:Class``.
+    ``package.module:Class``. What a folder says is not given: it takes a user to trust an import path.
     """
 
     def __init__(self, kind: str, base: str, builtin: Mapping[str, str]) -> None:
@@ -47,11 +47,19 @@ class Registry:
         """Return every known name, built-in ones first."""
         return [*self.builtin, *sorted(point.name for point in entry_points(group=self.group))]
 
-    def get(self, name: str) -> type[Options]:
-        """Return the class called ``name`` or say which names are known."""
+    def get(self, name: str, trusted: Collection[str] | None = None) -> type[Options]:
+        """Return the class called ``name`` or say which names are known.
+
+        With ``trusted``, an import path must be one of these; without, it is the user's own.
+        """
         path = self.builtin.get(name) or self._installed(name) or (name if ":" in name else None)
         if path is None:
             raise ConfigError(unknown(self.kind, name, self.names()))
+        if path == name and trusted is not None and name not in trusted:
+            raise ConfigError(
+                f"The folder names the {self.kind} {shown(name)} by import path, and no folder decides what "
+                f"is imported. If you trust that code, give --trust {printable(name)[:200]}."
+            )
         return self._load(name, path)
 
     def name_of(self, part: type[Options]) -> str:

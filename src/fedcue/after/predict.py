@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedcue.errors import ConfigError, FedcueError, RunFolderError, unknown
+from fedcue.machine import network
 from fedcue.methods.base import Method
 from fedcue.methods.client import Client
 from fedcue.model.backbone import load_backbone
@@ -127,12 +128,17 @@ class Model:
         return ((1 - share) * values / values.sum() + share / len(values)).float()
 
 
-def load(folder: str | Path) -> Model:
-    """Load the model of a finished run."""
+def load(folder: str | Path, trusted: Collection[str] = (), *, fetch: bool = False) -> Model:
+    """Load the model of a finished run, whoever made it.
+
+    A class that it names by import path must be one of ``trusted``; a backbone that is not here is
+    downloaded only with ``fetch``.
+    """
     folder = Path(folder)
     description = _description(folder)
     try:
-        model = _model(folder, description)
+        with network(fetch):
+            model = _model(folder, description, trusted)
         _try_out(model)
     except FedcueError:
         raise
@@ -142,9 +148,9 @@ def load(folder: str | Path) -> Model:
     return model
 
 
-def _model(folder: Path, description: Mapping[str, Any]) -> Model:
+def _model(folder: Path, description: Mapping[str, Any], trusted: Collection[str]) -> Model:
     options = {key: value for key, value in description["method"].items() if key != "name"}
-    method = METHODS.get(description["method"]["name"]).model_validate(options)
+    method = METHODS.get(description["method"]["name"], trusted).model_validate(options)
     sizes = Sizes(**description["setting"])
     tensors = load_file(folder / "model.safetensors")
     clients = {int(client): dict(about) for client, about in description["clients"].items()}

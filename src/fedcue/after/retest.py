@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 
 from fedcue.after.predict import load_memories
 from fedcue.clients.federation import load_federation
-from fedcue.config.layers import dump, parse, resolve
-from fedcue.config.recipes import read_recipe
+from fedcue.config.layers import dump, load_folder, parse
 from fedcue.config.settings import RunConfig
 from fedcue.config.words import folder_name
 from fedcue.errors import ConfigError, RunFolderError
 from fedcue.evaluate.accuracy import Accuracies
+from fedcue.machine import network
 from fedcue.record.folder import RunFolder, read_metrics, read_summary
 from fedcue.rounds.executor import Executor
 from fedcue.rounds.result import Result, describe_model
@@ -31,22 +31,31 @@ PLACES = ("data.root", "backbone", "device", "workers", "cache.limit_mb", "cache
 
 
 def retest(
-    folder: str | Path, changes: Iterable[str], out: str | Path | None = None, *, overwrite: bool = False
+    folder: str | Path,
+    changes: Iterable[str],
+    out: str | Path | None = None,
+    *,
+    overwrite: bool = False,
+    trusted: Collection[str] = (),
+    fetch: bool = False,
 ) -> Result:
     """Test the final state of the run in ``folder`` again and leave a run folder beside it.
 
     The result is what a run with the changed settings would have left: trained tensors and what
-    travelled are the old run's, accuracies are those of the last round.
+    travelled are the old run's, accuracies are those of the last round. The folder may be a stranger's:
+    of classes by import path only ``trusted`` ones are imported, and nothing is downloaded without ``fetch``.
     """
     folder, overrides = Path(folder), parse(changes)
-    config = _changed(folder, overrides)
+    config = _changed(folder, overrides, trusted)
     asked = {key: value for key, value in overrides.items() if key in TEST_ONLY}
     place = Path(out) if out else folder.parent / folder_name(config.method.name, asked, config.seed)
     if place.resolve() == folder.resolve():
         raise ConfigError(f"{place} is the run itself, which is never changed. Give another --out.")
     summary = read_summary(folder)
     state = _state(folder, int(summary["rounds"]))
-    federation, target, started = load_federation(config), RunFolder(place), time.perf_counter()
+    with network(fetch):
+        federation = load_federation(config)
+    target, started = RunFolder(place), time.perf_counter()
     target.open(overwrite=overwrite)
     try:
         with federation.host.stop.on_signals(), Executor(federation, config.workers) as executor:
@@ -74,19 +83,15 @@ def retest(
     return Result(place, summary, rounds)
 
 
-def _changed(folder: Path, overrides: Mapping[str, Any]) -> RunConfig:
+def _changed(folder: Path, overrides: Mapping[str, Any], trusted: Collection[str]) -> RunConfig:
     """Return the run's configuration with the changes, all of which must leave training as it was."""
-    if not (folder / "config.toml").is_file():
-        raise RunFolderError(f"{folder} holds no config.toml: give the folder of a finished run.")
     foreign = [key for key in overrides if key not in (*TEST_ONLY, *PLACES)]
     if foreign:
         raise ConfigError(
             f"{foreign[0]} would change the run itself. Give {' or '.join(TEST_ONLY)} "
             f"(or, if things have moved, {', '.join(PLACES)}), or repeat the run."
         )
-    _, settings = read_recipe(folder / "config.toml")
-    name = settings.get("recipe", "custom")
-    before, after = resolve(settings, name=name), resolve(settings, overrides, name)
+    before, after = load_folder(folder, None, trusted), load_folder(folder, overrides, trusted)
     kinds = {before.method.logit_prior, after.method.logit_prior}
     if len(kinds) > 1 and "train+test" in kinds:
         raise ConfigError(

@@ -24,6 +24,19 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that is
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, nothing else.")]
 
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="MODULE:CLASS",
+        help="Import this class if the folder names it; may be repeated, is remembered nowhere.",
+        show_default=False,
+    ),
+]
+Fetch = Annotated[
+    bool, typer.Option("--fetch", help="Let the folder's backbone, data and trackers use the network.")
+]
+
 
 def split_settings(arguments: Sequence[str] | None, seed: int | None = None) -> tuple[str, list[str]]:
     """Separate the recipe from the settings; ``--seed`` is short for ``seed=``."""

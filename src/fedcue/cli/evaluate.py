@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedcue.cli.arguments import Json, Out
+from fedcue.cli.arguments import Fetch, Json, Out, Trust
 from fedcue.cli.run import print_result
 
 
@@ -25,6 +25,8 @@ def evaluate(
     ] = None,
     out: Out = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
+    trust: Trust = None,
+    fetch: Fetch = False,
     as_json: Json = False,
 ) -> None:
     """Test a finished run again with other class priors, in seconds instead of a run.
@@ -39,7 +41,7 @@ def evaluate(
     """
     from fedcue.after.retest import retest
 
-    result = retest(folder, settings or [], out, overwrite=overwrite)
+    result = retest(folder, settings or [], out, overwrite=overwrite, trusted=trust or (), fetch=fetch)
     if as_json:
         typer.echo(json.dumps({"folder": str(result.folder), **result.summary}))
     else:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
+from contextlib import suppress
 
 import typer
 from rich.console import Console
@@ -53,6 +55,9 @@ app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")
 app.command("list")(list_.list_)
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says when no more can be written."""
+
 
 def _version(asked: bool) -> None:
     if asked:
@@ -76,17 +81,36 @@ def main() -> None:
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        app(args=arguments, prog_name="fedcue")
+        try:
+            app(args=arguments, prog_name="fedcue")
+        finally:
+            sys.stdout.flush()  # here, where a full disk can still be told of
     except FedcueError as error:
         if debug:
             raise
-        message = "\n".join(map(printable, str(error).split("\n")))
-        Console(stderr=True, soft_wrap=True).print(f"[red]fedcue:[/] {escape(message)}")
+        _tell(str(error))
         sys.exit(2)
     except Interrupted as stop:
         sys.exit(128 + stop.signal_number)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_no_more()
         sys.exit(1)
+    except OSError as error:
+        if debug or error.errno not in FULL:
+            raise
+        _print_no_more()
+        _tell(f"Cannot write the output: {error.strerror}. Free some space, or send the output elsewhere.")
+        sys.exit(2)
+
+
+def _tell(message: str) -> None:
+    text = "\n".join(map(printable, message.split("\n")))
+    with suppress(OSError):  # where errors cannot be written either, the exit code tells
+        Console(stderr=True, soft_wrap=True).print(f"[red]fedcue:[/] {escape(text)}")
+
+
+def _print_no_more() -> None:
+    """Let what is still to be printed go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

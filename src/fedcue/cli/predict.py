@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from fedcue.cli.arguments import Fetch, Trust
 from fedcue.errors import printable
 
 
@@ -21,6 +22,8 @@ def predict(
     priors: Annotated[
         Path | None, typer.Option(help="JSON file: a list of class priors, or an object {class: prior}.")
     ] = None,
+    trust: Trust = None,
+    fetch: Fetch = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Classify images: class, probability and, for PEP, the mixing weights of the class prompts."""
@@ -33,7 +36,7 @@ def predict(
 
     if client is not None and priors is not None:
         raise ConfigError("Give --client or --priors, not both.")
-    model = load(folder)
+    model = load(folder, trust or (), fetch=fetch)
     size, source = model.model.architecture.image_size, FileImages(images)
     pixels = torch.stack([torch.from_numpy(decode(source, index, size)) for index in range(len(images))])
     given = None if priors is None else _read_priors(priors, model.classes)

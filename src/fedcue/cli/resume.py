@@ -7,22 +7,28 @@ from typing import Annotated
 
 import typer
 
-from fedcue.cli.arguments import Json, Quiet
+from fedcue.cli.arguments import Fetch, Json, Quiet, Trust
 from fedcue.cli.run import start
 
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="The run folder.")],
+    trust: Trust = None,
+    fetch: Fetch = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Go on with a stopped run from its last checkpoint."""
-    from fedcue.config.layers import resolve
-    from fedcue.config.recipes import read_recipe
-    from fedcue.errors import RunFolderError
+    from fedcue.config.layers import load_folder
+    from fedcue.errors import ConfigError
+    from fedcue.machine import network
 
-    if not (folder / "config.toml").is_file():
-        raise RunFolderError(f"{folder} holds no config.toml: give the folder of a run that was started.")
-    _, settings = read_recipe(folder / "config.toml")
-    config = resolve(settings, name=settings.get("recipe", "custom"))
-    start(config, folder, overwrite=False, resume=True, quiet=quiet, as_json=as_json)
+    config = load_folder(folder, trusted=trust or ())
+    telling = [name for name in config.log if name != "tensorboard"]
+    if telling and not fetch:
+        raise ConfigError(
+            f"The folder asks for log={','.join(telling)}, which may connect. Give --fetch to allow that, or "
+            "remove it from log in config.toml."
+        )
+    with network(fetch):
+        start(config, folder, overwrite=False, resume=True, quiet=quiet, as_json=as_json)

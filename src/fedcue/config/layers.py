@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -11,9 +10,10 @@ from typing import Any, cast
 from pydantic import ValidationError, create_model
 
 from fedcue.config.explain import explain
-from fedcue.config.recipes import NAMED, merge, read_recipe
+from fedcue.config.recipes import NAMED, merge, read_recipe, read_settings
 from fedcue.config.settings import RunConfig
-from fedcue.errors import ConfigError, shown, unknown
+from fedcue.config.toml_text import parse_toml
+from fedcue.errors import ConfigError, RunFolderError, shown, unknown
 from fedcue.methods.base import Method
 from fedcue.registry import METHODS, Options
 
@@ -30,21 +30,45 @@ def load(recipe: str | Path = "default", overrides: Iterable[str] = ()) -> RunCo
     return resolve(settings, parse(overrides), name)
 
 
-def resolve(
-    settings: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, name: str = "custom"
+def load_folder(
+    folder: Path, overrides: Mapping[str, Any] | None = None, trusted: Collection[str] = ()
 ) -> RunConfig:
-    """Fold the layers of settings into one and validate it."""
+    """Load the configuration that a run left in its folder, whoever made it.
+
+    It may name what is registered. A class by import path must be one of ``trusted``.
+    """
+    path = folder / "config.toml"
+    if not path.is_file():
+        raise RunFolderError(f"{folder} holds no config.toml: give the folder of a run that was started.")
+    settings = read_settings(path)
+    if "base" in settings:
+        raise ConfigError(f"{path} is built on another file (base), which no run writes. Remove that line.")
+    return resolve(settings, overrides, str(settings.get("recipe", "custom")), trusted)
+
+
+def resolve(
+    settings: Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    name: str = "custom",
+    trusted: Collection[str] | None = None,
+) -> RunConfig:
+    """Fold the layers of settings into one and validate it.
+
+    With ``trusted``, the settings are a stranger's: of classes by import path they may name only these.
+    """
     try:
         folded: dict[str, Any] = {"recipe": name}
-        for layer in layers(settings, dict(overrides or {})):
+        for layer in layers(settings, dict(overrides or {}), trusted):
             merge(folded, layer)
         _keep_own_clients(folded, overrides or {})
-        return _validate(folded)
+        return _validate(folded, trusted)
     except RecursionError as error:
         raise ConfigError("Settings are nested too deeply. Give section.key=value.") from error
 
 
-def layers(settings: Mapping[str, Any], overrides: dict[str, Any]) -> list[Mapping[str, Any]]:
+def layers(
+    settings: Mapping[str, Any], overrides: dict[str, Any], trusted: Collection[str] | None = None
+) -> list[Mapping[str, Any]]:
     """Return the layers of settings in the order in which they are laid: later ones win.
 
     A new name of a method, dataset and so on drops the options of the old one. This is why names come
@@ -55,7 +79,7 @@ def layers(settings: Mapping[str, Any], overrides: dict[str, Any]) -> list[Mappi
     scaled = {} if scale is None else _choice("scale", scale, _table(settings, "scale"))
     names = {key: value for key, value in overrides.items() if key.removesuffix(".name") in NAMED}
     name = _method_name(recipe, scaled, names)
-    method = cast(type[Method], METHODS.get(name))
+    method = cast(type[Method], METHODS.get(name, trusted))
     profile = settings.get("profile") if asked is None else None
     return [
         recipe,
@@ -118,7 +142,7 @@ def _typed(text: str) -> Any:
     """Return the TOML value a text stands for, or the text itself."""
     try:
         text.encode()
-        table = tomllib.loads(f"value = {text}")
+        table = parse_toml(f"value = {text}")
     except UnicodeEncodeError as error:
         raise ConfigError(f"{shown(text)} is not valid UTF-8. Give names in UTF-8.") from error
     except (ValueError, RecursionError):
@@ -136,13 +160,13 @@ def _name_of(section: str, settings: Mapping[str, Any]) -> str:
     return name
 
 
-def _validate(settings: dict[str, Any]) -> RunConfig:
+def _validate(settings: dict[str, Any], trusted: Collection[str] | None) -> RunConfig:
     classes: dict[str, type[Options]] = {}
     for section, name in DEFAULTS.items():
         settings[section] = {"name": name, **settings.get(section, {})}
     for section, registry in NAMED.items():
         if registry is not None:
-            options = registry.get(_name_of(section, settings))
+            options = registry.get(_name_of(section, settings), trusted)
             settings[section] = {key: value for key, value in settings[section].items() if key != "name"}
             classes[section] = options
     model = _model(tuple(classes.items()))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from fedcue.config.paper_table import check_paper
+from fedcue.config.toml_text import read_toml
 from fedcue.errors import ConfigError, unknown
 from fedcue.registry import AGGREGATES, DATASETS, METHODS, PARTITIONS, PRIVACY, Registry
 
@@ -25,6 +25,10 @@ NAMED: dict[str, Registry | None] = {
 
 NOT_INHERITED = ("description", "compare", "paper")
 """Keys that a recipe built on another one (``base = "NAME"``) does not take over from it."""
+
+
+MAX_BASES = 20
+"""Recipes that one can be built on, one upon the other."""
 
 
 def recipes() -> dict[str, Path]:
@@ -45,15 +49,10 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
         name = next((other for other, place in known.items() if place == path.resolve()), path.stem)
     if path.resolve() in above:
         raise ConfigError(f"Recipe {path} is built on itself. Give base another recipe, or leave it out.")
-    try:
-        own = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise ConfigError(
-            f"Recipe {path} is not readable TOML: {error}. Mend that place, or start from a recipe that "
-            "fedcue list names."
-        ) from error
+    if len(above) > MAX_BASES:
+        raise ConfigError(f"Recipe {above[0]} is built on more than {MAX_BASES} others. Write them as one.")
+    own = read_settings(path)
     check_paper(name, own.get("paper", {}))
-    _anchor(own, path.parent)
     if "base" not in own:
         return name, own
     base = str(own.pop("base"))
@@ -63,6 +62,26 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
     for table in (settings, own):
         merge(merged, {key: value for key, value in table.items() if key not in NOT_INHERITED})
     return name, merged | {key: own[key] for key in NOT_INHERITED if key in own}
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return what one TOML file holds, its ``data.root`` found from where the file lies."""
+    try:
+        own = read_toml(path)
+    except (ValueError, OSError, RecursionError) as error:
+        raise ConfigError(
+            f"Recipe {path} is not readable TOML: {error}. Mend that place, or start from a recipe that "
+            "fedcue list names."
+        ) from error
+    _anchor(own, path.parent)
+    return own
+
+
+def import_paths(settings: Mapping[str, Any]) -> list[str]:
+    """Return the classes that settings name by import path."""
+    sections = [settings.get(section) for section, registry in NAMED.items() if registry is not None]
+    names = [section.get("name") for section in sections if isinstance(section, Mapping)]
+    return [name for name in names if isinstance(name, str) and ":" in name]
 
 
 def _anchor(own: dict[str, Any], folder: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from fedcue.after.retest import retest
 from fedcue.clients.roster import Roster
 from fedcue.config.layers import resolve
+from fedcue.config.recipes import import_paths
 from fedcue.errors import FedcueError, Interrupted
 from fedcue.rounds.loop import run
 
@@ -62,7 +63,8 @@ def _do(task: Task, connection: Connection) -> None:
         again = task.start == "resume"
         run(config, task.folder, observer=_Sender(connection), resume=again, overwrite=not again)
     for test in task.tests:
-        retest(task.folder, test.changes, test.folder, overwrite=True)
+        asked = import_paths(task.settings)
+        retest(task.folder, test.changes, test.folder, overwrite=True, trusted=asked, fetch=True)
 
 
 class _Sender:

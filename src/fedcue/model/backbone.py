@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedcue.errors import BackboneError, shown
+from fedcue.machine import network_allowed
 from fedcue.model.vit import Architecture, VisionTransformer, interpolate_positions
 
 FILES = ("config.json", "model.safetensors")
@@ -40,7 +41,7 @@ def load_backbone(name: str = EMBEDDED, image_size: int | None = None) -> Vision
 
 
 def locate(name: str) -> Path:
-    """Return the local folder of the backbone ``name``, downloading a hub id if need be."""
+    """Return the local folder of the backbone ``name``, downloading a hub id if need be and allowed."""
     if name == EMBEDDED:
         return Path(str(resources.files("fedcue"))) / "assets" / "backbone"
     folder = Path(name).expanduser()
@@ -59,13 +60,15 @@ def _download(repository: str) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    fetch = network_allowed()
     try:
-        paths = [Path(hf_hub_download(repository, file)) for file in FILES]
+        paths = [Path(hf_hub_download(repository, file, local_files_only=not fetch)) for file in FILES]
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+        failed = f"could not be downloaded ({type(error).__name__})"
+        why = failed if fetch else "is not fetched because a folder names it (--fetch allows that)"
         raise BackboneError(
-            f"Backbone {repository!r} is not in the local cache and could not be downloaded "
-            f"({type(error).__name__}). Without network, copy the repository's {' and '.join(FILES)} "
-            "into a folder and give backbone=FOLDER."
+            f"Backbone {repository!r} is not in the local cache and {why}. Without network, copy the "
+            f"repository's {' and '.join(FILES)} into a folder and give backbone=FOLDER."
         ) from error
     return paths[0].parent
 

@@ -14,6 +14,9 @@ from safetensors.torch import save
 from fedcue.errors import RunFolderError
 from fedcue.types import Tensors
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a formula can begin with."""
+
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
@@ -57,6 +60,11 @@ def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str] | No
     """Write a safetensors file whole or not at all; equal tensors give equal bytes."""
     ordered = {name: tensors[name].contiguous().cpu() for name in sorted(tensors)}
     write_bytes(path, save(ordered, dict(metadata) if metadata else None))
+
+
+def without_formula(value: Any) -> Any:
+    """Mark a text that a spreadsheet would take for a formula; leave other values as they are."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def read_json(path: Path) -> Any:

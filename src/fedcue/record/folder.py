@@ -21,7 +21,8 @@ import tomli_w
 
 from fedcue.errors import RunFolderError
 from fedcue.record.checkpoint import Checkpoints
-from fedcue.record.files import explained, read_json, write_json, write_tensors, write_text
+from fedcue.record.files import explained, read_json, without_formula, write_json, write_tensors, write_text
+from fedcue.record.kept_settings import is_kept
 from fedcue.types import ClientMemory, Tensors
 
 OURS = (
@@ -48,7 +49,7 @@ class RunFolder:
         """Make or take the folder; refuse one that is in use or not empty, unless told otherwise."""
         with explained(self.path):
             entries = list(self.path.iterdir()) if self.path.is_dir() else []
-            foreign = [entry.name for entry in entries if entry.name not in OURS and entry.suffix != ".part"]
+            foreign = [entry.name for entry in entries if not _is_ours(entry)]
             if foreign and not resume:
                 raise RunFolderError(
                     f"{self.path} is not a run folder (it holds {foreign[0]!r}). Give an empty --out."
@@ -64,6 +65,7 @@ class RunFolder:
                 raise RunFolderError(f"{self.path} holds no run to resume. Start one without --resume.")
             self.path.mkdir(parents=True, exist_ok=True)
             self._take_lock()
+            _remove_unfinished(self.path)
             if not resume:
                 _clear(self.path)
 
@@ -171,7 +173,7 @@ class RunFolder:
         text = io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(table[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(table)
+        writer.writerows({key: without_formula(value) for key, value in row.items()} for row in table)
         write_text(self.path / "clients.csv", text.getvalue())
 
     def write_memories(self, memories: Mapping[int, ClientMemory]) -> None:
@@ -201,12 +203,27 @@ class RunFolder:
         write_json(self.path / "summary.json", summary)
 
 
+def _is_ours(entry: Path) -> bool:
+    return entry.name in OURS or is_kept(entry.name) or _is_unfinished(entry)
+
+
+def _is_unfinished(entry: Path) -> bool:
+    """Tell whether a file was being written when its process died."""
+    return entry.name.startswith(".") and entry.suffix == ".part"
+
+
+def _remove_unfinished(folder: Path) -> None:
+    for place in (folder, folder / "checkpoints", folder / "snapshots"):
+        for entry in list(place.iterdir()) if place.is_dir() else []:
+            if _is_unfinished(entry) and entry.is_file():
+                entry.unlink()
+
+
 def _clear(folder: Path) -> None:
-    for name in OURS:
-        path = folder / name
-        if name == ".lock":
+    for path in folder.iterdir():
+        if path.name == ".lock" or not _is_ours(path):
             continue
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)

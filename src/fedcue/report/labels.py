@@ -52,9 +52,3 @@ def compact(number: float) -> str:
             return f"{number:.3g}{unit}"
         number /= 1000
     return f"{number:.3g} G"
-
-
-def without_formula(value: Any) -> Any:
-    """Mark a text that a spreadsheet would take for a formula; leave other values as they are."""
-    formula = isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r")
-    return "'" + value if formula else value

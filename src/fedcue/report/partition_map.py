@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcue.record.files import explained
-from fedcue.report.labels import without_formula
+from fedcue.record.files import explained, without_formula
 
 INK, PALE = "#0b62a4", "#e4eef6"
 BUBBLES = 60

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedcue.config.toml_text import read_toml
 from fedcue.errors import RunFolderError
 from fedcue.record.folder import read_metrics
 from fedcue.report.run_files import Array, Client, client_rows, is_written, json_object, last_words, tensors
@@ -160,7 +160,7 @@ def finished_run(folder: Path) -> RunRecord:
 
 
 def _read(folder: Path) -> RunRecord:
-    config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    config = read_toml(folder / "config.toml")
     summary = json_object(folder / "summary.json")
     state: State = "finished" if summary else "running" if is_written(folder) else "stopped"
     return RunRecord(

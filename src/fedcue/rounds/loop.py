@@ -20,7 +20,14 @@ from fedcue.rounds.engine import Engine, Failure
 from fedcue.rounds.executor import Executor
 from fedcue.rounds.observers import Observer, Several, Silent
 from fedcue.rounds.result import Result, describe_model
-from fedcue.rounds.resume import check_same_run, check_state, default_folder, released_so_far
+from fedcue.rounds.resume import (
+    changed_settings,
+    check_same_run,
+    check_state,
+    default_folder,
+    keep_settings,
+    released_so_far,
+)
 from fedcue.rounds.tracking import Tracking
 from fedcue.rounds.transport import Traffic, Wire, check_transport
 from fedcue.train.sgd import rate
@@ -198,6 +205,7 @@ class Run:
             self.budget.recount(released_so_far(self.folder, len(self.roster), released))
         for record in records:
             self.observer.finished_round(record)
+        keep_settings(self.config, self.folder.path, checkpoint.state.round)
         self.folder.write_config(dump(self.config))
         self.last = checkpoint
         return checkpoint.state
@@ -256,11 +264,13 @@ class Run:
         self.folder.write_analysis(insight.analysis)
         rounds = self.folder.read_metrics()
         untested = accuracies.untested()
+        changed = changed_settings(self.config, self.folder.path)
         summary = {
             "rounds": state.round,
             **accuracies.metrics(),
             "domains": accuracies.domains(),
             **({"untested": untested} if untested else {}),
+            **({"changed_settings": changed} if changed else {}),
             **{f"total_{name}": sum(record[name] for record in rounds) for name in vars(Traffic())},
             **self.totals,
             "workers": self.engine.workers,

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import re
-import tomllib
+import secrets
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from fedcue.clients.roster import Roster
 from fedcue.config.layers import dump, resolve
-from fedcue.config.scope import FREE_AT_RESUME, Scope, scope_of
+from fedcue.config.recipes import import_paths, read_settings
+from fedcue.config.scope import FREE_AT_RESUME, NOT_IN_LABELS, Scope, scope_of
 from fedcue.config.settings import RunConfig
 from fedcue.config.words import flat, typed
 from fedcue.errors import ConfigError, RunFolderError
 from fedcue.privacy.mechanisms import DifferentialPrivacy
 from fedcue.record.folder import RunFolder
+from fedcue.record.kept_settings import held_at, keep, kept
 from fedcue.types import ServerState
 
 
 def default_folder(config: RunConfig) -> Path:
-    """Return a new folder under ``runs/`` named after what is run and when."""
+    """Return a new folder under ``runs/`` named after what is run and when, never twice the same."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{config.recipe}-{config.method.name}-seed{config.seed}"
-    return Path("runs") / f"{re.sub(r'[^A-Za-z0-9_=.+-]+', '-', name).lstrip('.')[:150]}-{stamp}"
+    plain = re.sub(r"[^A-Za-z0-9_=.+-]+", "-", name).lstrip(".")[:150]
+    return Path("runs") / f"{plain}-{stamp}-{secrets.token_hex(4)}"
 
 
 def check_same_run(config: RunConfig, folder: Path) -> None:
@@ -44,18 +49,48 @@ def differing(config: RunConfig, folder: Path, free: tuple[Scope, ...], fixed: t
     A setting that did not exist yet when the run was made counts as its default.
     """
     try:
-        given = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
-        there = flat(dump(resolve(given, name=str(given.get("recipe")))))
-    except (OSError, ValueError, RecursionError):
-        return "it has no readable config.toml"
+        there = _settings(folder / "config.toml", config)
     except ConfigError as error:
-        return f"its config.toml is of another version ({error})"
+        return f"its config.toml is damaged or of another version ({error})"
     asked = flat(dump(config))
     for key in [*asked, *there]:
         matters = scope_of(key) not in free or key in fixed
         if there.get(key) != asked.get(key) and matters:
             return f"there {key}={typed(there.get(key))}, asked for {key}={typed(asked.get(key))}"
     return ""
+
+
+def _settings(path: Path, config: RunConfig) -> dict[str, Any]:
+    """Return the settings in a run's file, which may name no class by import path that ``config`` has not."""
+    given = read_settings(path)
+    return flat(dump(resolve(given, name=str(given.get("recipe")), trusted=import_paths(dump(config)))))
+
+
+def keep_settings(config: RunConfig, folder: Path, round_: int) -> None:
+    """Keep the settings that held until now beside the new ones, if what follows is done otherwise."""
+    held = held_at(folder, round_)
+    different = _changes(_settings(held, config), flat(dump(config)))
+    keep(folder, held if different else None, round_)
+
+
+def changed_settings(config: RunConfig, folder: Path) -> list[dict[str, Any]]:
+    """Say which settings changed when the run was resumed, and from which round on the new ones held."""
+    earlier = kept(folder)
+    tables = [*(_settings(path, config) for _, path in earlier), flat(dump(config))]
+    return [
+        {"from_round": last + 1, "settings": _changes(before, after)}
+        for (last, _), before, after in zip(earlier, tables, tables[1:], strict=False)
+    ]
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the settings that shape a result and differ; how many rounds there are shapes none of them."""
+    keys = [key for key in dict.fromkeys([*before, *after]) if before.get(key) != after.get(key)]
+    return {
+        key: {"before": before.get(key), "now": after.get(key)}
+        for key in keys
+        if scope_of(key) not in NOT_IN_LABELS and key != "rounds"
+    }
 
 
 def check_state(roster: Roster, state: ServerState) -> None:

@@ -5,19 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedcue.errors import DataError
+from fedcue.machine import network_allowed
 
 
 def download(repository: str) -> Path:
-    """Return the local folder of the hub dataset ``repository``, downloading what is missing."""
+    """Return the local folder of the hub dataset ``repository``, downloading what is missing if allowed."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    fetch = network_allowed()
     try:
-        folder = snapshot_download(repository, repo_type="dataset", allow_patterns=["*.parquet"])
+        folder = snapshot_download(
+            repository, repo_type="dataset", allow_patterns=["*.parquet"], local_files_only=not fetch
+        )
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+        failed = f"could not be downloaded ({type(error).__name__})"
+        why = failed if fetch else "is not fetched because a folder names it (--fetch allows that)"
         raise DataError(
-            f"Dataset {repository!r} is not in the local cache and could not be downloaded "
-            f"({type(error).__name__}). Without network, copy the Parquet files of "
-            f"https://huggingface.co/datasets/{repository} into a folder and give data.root=FOLDER."
+            f"Dataset {repository!r} is not in the local cache and {why}. Without network, copy the "
+            f"Parquet files of https://huggingface.co/datasets/{repository} into a folder and give "
+            "data.root=FOLDER."
         ) from error
     return Path(folder)

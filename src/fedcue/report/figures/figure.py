@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedcue.report.labels import without_formula
+from fedcue.record.files import without_formula
 
 Kind = Literal["line", "scatter", "bar", "strip", "heat"]
 Numbers = Sequence[float | None]
