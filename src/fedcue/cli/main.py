@@ -24,6 +24,7 @@ from fedcue.cli import (
     report,
     resume,
     run,
+    show,
     tune,
     watch,
 )
@@ -52,6 +53,7 @@ app.command("partition")(partition.partition)
 app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")
 app.command("list")(list_.list_)
+app.command("show")(show.show)
 
 
 def _version(asked: bool) -> None:
