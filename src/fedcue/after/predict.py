@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from fedcue.after.images import Picture, read_images
 from fedcue.errors import ConfigError, FedcueError, RunFolderError, unknown
 from fedcue.machine import network
 from fedcue.methods.base import Method
@@ -58,23 +59,28 @@ class Model:
 
     @torch.no_grad()
     def predict(
-        self, images: Tensor, priors: Sequence[float] | None = None, client: int | None = None
+        self,
+        images: Picture | Sequence[Picture],
+        priors: Sequence[float] | None = None,
+        client: int | None = None,
     ) -> Predictions:
-        """Classify ``uint8`` images ``[n, 3, S, S]`` for a client of the run, or under given priors.
+        """Classify images for a client of the run, or under given priors.
 
-        Without either, every class counts as equally likely.
+        Images are PIL images, paths, or ``uint8`` arrays and tensors of any size, one or several; they are
+        resized as in training. Without client and priors, every class counts as equally likely.
         """
+        pixels = read_images(images, self.model.architecture.image_size)
         log_priors = self._priors(priors, client).log()
-        everything = np.arange(len(images))
+        everything = np.arange(len(pixels))
         cache = FrozenCache(
             self.model,
-            lambda indices: images[torch.from_numpy(indices)],
+            lambda indices: pixels[torch.from_numpy(indices)],
             [everything],
             self.method.first_block(self.sizes),
             self.method.bare_blocks(self.sizes),
             limit_bytes=0,
         )
-        samples = Samples(cache.view(everything), torch.zeros(len(images), dtype=torch.int64), log_priors)
+        samples = Samples(cache.view(everything), torch.zeros(len(pixels), dtype=torch.int64), log_priors)
         memory = self.memories.get(-1 if client is None else client, ClientMemory())
         if not (self.method.supports_heldout or memory.tensors):
             trained = ", ".join(map(str, sorted(self.memories)[:20]))

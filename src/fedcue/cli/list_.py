@@ -2,24 +2,106 @@
 
 from __future__ import annotations
 
+import ast
+import tomllib
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+
+from fedcue.errors import ConfigError, printable, unknown
+
+if TYPE_CHECKING:
+    from fedcue.registry import Registry
+
+FIRST = "to start with"
+"""The group of recipes that lie in no dataset's folder."""
+
+BACKBONES = {
+    "embedded": "a tiny ViT for 32 pixels, for a first try",
+    "FOLDER": "a folder with model.safetensors and config.json",
+    "timm/NAME": "an id of the hub, such as timm/vit_small_patch16_224.augreg_in21k",
+}
 
 
-def list_() -> None:
-    """List recipes, methods, datasets, partitions and backbones."""
-    from fedcue.config.recipes import read_recipe, recipes
-    from fedcue.registry import DATASETS, METHODS, PARTITIONS
+def list_(
+    what: Annotated[
+        str, typer.Argument(help="recipes, methods, datasets, partitions, aggregates, privacy or backbones.")
+    ] = "recipes",
+) -> None:
+    """List recipes by dataset, or methods, datasets, partitions and so on, one line each."""
+    from fedcue.config.recipes import NAMED, recipes
 
-    console = Console(soft_wrap=True)
-    table = Table("recipe", "what it is", box=None, title_justify="left")
-    for name in recipes():
-        table.add_row(name, str(read_recipe(name)[1].get("description", "")))
-    console.print(table)
-    for title, names in {
-        "methods": METHODS.names(),
-        "datasets": DATASETS.names(),
-        "partitions": PARTITIONS.names(),
-        "backbones": ["embedded", "a folder with model.safetensors and config.json", "a hub id (timm/...)"],
-    }.items():
-        console.print(f"\n[bold]{title}[/]\n  {', '.join(names)}", highlight=False)
+    console = Console()
+    registries = {_plural(registry.kind): registry for registry in NAMED.values() if registry}
+    if what == "recipes":
+        _recipes(console, recipes())
+        for title, registry in registries.items():
+            line(console, f"\n{title}: {', '.join(registry.names())}")
+        line(console, f"\nbackbones: {', '.join(BACKBONES)}")
+        line(console, "\nfedcue list methods says what each is, fedcue show NAME what it can be set to.")
+    elif what in registries:
+        _lines(console, {name: summary(registries[what], name) for name in registries[what].names()})
+    elif what == "backbones":
+        _lines(console, BACKBONES)
+    else:
+        raise ConfigError(unknown("list", what, ["recipes", *registries, "backbones"]))
+
+
+def _plural(kind: str) -> str:
+    return kind if kind.endswith("y") else f"{kind}s"
+
+
+def _recipes(console: Console, known: Mapping[str, Path]) -> None:
+    """Print the recipes under the dataset in whose folder they lie."""
+    groups: dict[str, dict[str, str]] = {FIRST: {}}
+    for name, path in known.items():
+        group = FIRST if path.parent.name == "recipes" else path.parent.name
+        about = tomllib.loads(path.read_text(encoding="utf-8")).get("description", "")
+        groups.setdefault(group, {})[name] = str(about)
+    for number, (group, found) in enumerate(groups.items()):
+        console.print("\n" * min(number, 1) + f"[bold]{group}[/]", highlight=False)
+        _lines(console, found, "  ")
+
+
+def _lines(console: Console, texts: Mapping[str, str], indent: str = "") -> None:
+    wide = max(map(len, texts), default=0)
+    for name, text in texts.items():
+        line(console, f"{indent}{name:{wide}}  {text}")
+
+
+def line(console: Console, text: str) -> None:
+    """Print a text on one line: cut in a narrow terminal, whole in a file or a pipe."""
+    if console.is_terminal:
+        console.print(escape(text), highlight=False, no_wrap=True, overflow="ellipsis")
+    else:
+        console.print(escape(text), highlight=False, soft_wrap=True)
+
+
+def summary(registry: Registry, name: str) -> str:
+    """Return the first line of a part's docstring, read from its source: nothing is imported."""
+    installed = {point.name: point.value for point in entry_points(group=registry.group)}
+    module, _, attribute = {**installed, **registry.builtin}.get(name, name).partition(":")
+    source = _source(module)
+    for node in ast.parse(source.read_bytes()).body if source else ():
+        if isinstance(node, ast.ClassDef) and node.name == attribute:
+            return printable((ast.get_docstring(node) or "").partition("\n")[0].replace("``", ""))
+    return ""
+
+
+def _source(module: str) -> Path | None:
+    """Return the file of a module; of its packages none is imported."""
+    first, *rest = module.split(".")
+    spec = find_spec(first)
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin)
+    if rest:
+        path = path.parent.joinpath(*rest)
+        path = path / "__init__.py" if path.is_dir() else path.with_name(f"{path.name}.py")
+    return path if path.is_file() and path.suffix == ".py" else None

@@ -26,6 +26,7 @@ from fedcue.cli import (
     report,
     resume,
     run,
+    show,
     tune,
     watch,
 )
@@ -54,6 +55,7 @@ app.command("partition")(partition.partition)
 app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")
 app.command("list")(list_.list_)
+app.command("show")(show.show)
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the system says when no more can be written."""

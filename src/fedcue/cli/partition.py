@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -15,6 +14,8 @@ from fedcue.cli.arguments import Json, Settings, split_settings
 from fedcue.errors import printable
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from fedcue.config.settings import RunConfig
     from fedcue.data.partition import Partition
     from fedcue.report.partition_map import PartitionMap
@@ -38,6 +39,8 @@ def partition(
       fedcue partition partition=dirichlet partition.alpha=0.1 partition.clients=30 --out maps/mine
 
     """
+    import numpy as np
+
     from fedcue.config.layers import load
 
     recipe, overrides = split_settings(settings, seed)
@@ -71,6 +74,8 @@ def partition(
 
 def _share(config: RunConfig) -> tuple[PartitionMap, Partition, bool]:
     """Share the data of a configuration out and count it."""
+    import numpy as np
+
     from fedcue.data.image_sources import only_outlined
     from fedcue.report.partition_map import PartitionMap
     from fedcue.rng import rng
@@ -91,6 +96,8 @@ def _share(config: RunConfig) -> tuple[PartitionMap, Partition, bool]:
 
 
 def _spread(values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[str, float]:
+    import numpy as np
+
     return {"min": int(values.min()), "median": float(np.median(values)), "max": int(values.max())}
 
 
@@ -118,6 +125,8 @@ def _show(console: Console, shared: PartitionMap, facts: dict[str, object]) -> N
 
 def _show_clients(console: Console, shared: PartitionMap, limit: int = 10) -> None:
     """List the first clients with their most frequent classes."""
+    import numpy as np
+
     for client, name in enumerate(shared.clients[:limit]):
         counts = shared.train[client]
         order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]

@@ -27,20 +27,14 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Classify images: class, probability and, for PEP, the mixing weights of the class prompts."""
-    import torch
-
     from fedcue.after.predict import load
-    from fedcue.data.decode import decode
-    from fedcue.data.image_sources import FileImages
     from fedcue.errors import ConfigError
 
     if client is not None and priors is not None:
         raise ConfigError("Give --client or --priors, not both.")
     model = load(folder, trust or (), fetch=fetch)
-    size, source = model.model.architecture.image_size, FileImages(images)
-    pixels = torch.stack([torch.from_numpy(decode(source, index, size)) for index in range(len(images))])
     given = None if priors is None else _read_priors(priors, model.classes)
-    result = model.predict(pixels, given, client)
+    result = model.predict(images, given, client)
     rows: list[dict[str, Any]] = [
         {
             "image": str(path),

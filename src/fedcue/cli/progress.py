@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedcue.clients.roster import Roster
+if TYPE_CHECKING:
+    from fedcue.clients.roster import Roster
 
 _BARS = "▁▂▃▄▅▆▇█"
 WIDE = 110

@@ -15,7 +15,7 @@ from fedcue.methods.pep import PEP, cosines
 
 
 class PEPVariants(PEP):
-    """What ``method=pep`` names: the paper's method and its ablations."""
+    """PEP-FedPT: per-image prompts from global prompts, prototypes and class priors; and its ablations."""
 
     prior: Literal["client", "uniform"] = fm.Field(default="client", description="uniform: without priors")
     prompt_init: fm.PromptInit = fm.Field(default="vpt", description="how prompts start")

@@ -106,7 +106,9 @@ class DifferentialPrivacy(Privacy):
         default="central", description="noise by a trusted server, or by each client"
     )
     max_epsilon: float = Field(default=8.0, gt=0, description="a run that would spend more is refused")
-    delta: float = Field(default=1e-5, gt=0, lt=1)
+    delta: float = Field(
+        default=1e-5, gt=0, lt=1, description="the probability with which epsilon may be exceeded"
+    )
     noise: float | None = Field(
         default=None, gt=0, description="times the sensitivity (default: as max_epsilon needs)"
     )
