@@ -19,7 +19,7 @@ from fedcue.record.folder import RunFolder
 from fedcue.rounds.engine import Engine, Failure
 from fedcue.rounds.executor import Executor
 from fedcue.rounds.observers import Observer, Several, Silent
-from fedcue.rounds.result import Result, describe_model
+from fedcue.rounds.result import Result, describe_model, last_rounds_mean
 from fedcue.rounds.resume import check_same_run, check_state, default_folder, released_so_far
 from fedcue.rounds.tracking import Tracking
 from fedcue.rounds.transport import Traffic, Wire, check_transport
@@ -259,6 +259,7 @@ class Run:
         summary = {
             "rounds": state.round,
             **accuracies.metrics(),
+            "last_rounds_mean_accuracy": last_rounds_mean(rounds),
             "domains": accuracies.domains(),
             **({"untested": untested} if untested else {}),
             **{f"total_{name}": sum(record[name] for record in rounds) for name in vars(Traffic())},
