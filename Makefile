@@ -10,6 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+	@echo "After make env or make demo: . $(BIN)/activate puts the command fedcue on the path."
 
 env: $(VENV)/installed  ## make .venv with fedcue and what it needs
 
@@ -27,6 +28,11 @@ $(VENV)/installed-dev: $(VENV)/installed
 
 demo: $(VENV)/installed  ## train PEP-FedPT on embedded data (about a minute on two cores)
 	$(BIN)/fedcue run
+	@echo
+	@echo "Go on with:"
+	@echo "  . $(BIN)/activate      (puts the command fedcue on the path of this shell)"
+	@echo "  fedcue list            (what there is to run)"
+	@echo "  fedcue run --help      (how to run it)"
 
 test: lint types unit  ## check style and types, run every test but test-flower
 

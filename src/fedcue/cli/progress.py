@@ -8,7 +8,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedcue.errors import printable
 
 if TYPE_CHECKING:
     from fedcue.clients.roster import Roster
@@ -16,6 +19,12 @@ if TYPE_CHECKING:
 _BARS = "▁▂▃▄▅▆▇█"
 WIDE = 110
 """Columns of a terminal from which on there is room for a long bar and curve."""
+
+SMALL_IMAGES = ("digits", "cifar10", "cifar100")
+"""Datasets whose images the embedded backbone's pixels suffice for."""
+
+BETTER = "timm/vit_small_patch16_224.augreg_in21k"
+"""A backbone for photographs."""
 
 
 def size(number: float) -> str:
@@ -36,6 +45,30 @@ def loss_text(record: Mapping[str, Any]) -> str:
     """Return a round's training loss or, where clients keep it to themselves, the privacy spent."""
     loss = record["train_loss"]
     return f"epsilon {record['epsilon']:.2f}" if loss is None else f"loss {loss:.3f}"
+
+
+def header(roster: Roster, folder: Path) -> list[str]:
+    """Say what is run: task, clients, backbone, and where the run goes."""
+    config, shape, heldout = roster.config, roster.architecture, int(roster.heldout.sum())
+    dropped = f" / {roster.dropped:,} dropped" if roster.dropped else ""
+    weights = "embedded weights" if config.backbone.name == "embedded" else f"weights {config.backbone.name}"
+    lines = [
+        f"{config.method.name} on {roster.dataset}: {config.rounds} rounds of {config.clients_per_round} "
+        f"clients, seed {config.seed}",
+        f"clients   {len(roster) - heldout:,} train / {heldout:,} held out{dropped}, "
+        f"partition {roster.partition}",
+        f"images    {roster.train_sizes.sum():,} to train, {roster.test_sizes.sum():,} to test, "
+        f"{roster.sizes.classes:,} classes",
+        f"backbone  ViT of {shape.depth} blocks, width {shape.width}, {shape.image_size} pixels, {weights}, "
+        f"{config.precision}",
+        f"folder    {folder}",
+    ]
+    if config.backbone.name == "embedded" and type(config.data).name not in SMALL_IMAGES:
+        lines.append(
+            f"The embedded backbone is for first tries: it sees {shape.image_size} pixels. For photographs a "
+            f"pre-trained one does better: backbone={BETTER}"
+        )
+    return lines
 
 
 class News:
@@ -108,16 +141,12 @@ class RunProgress:
 
     def started(self, roster: Roster, folder: Path) -> None:
         """Say what is run."""
-        config, heldout, images = roster.config, roster.heldout.sum(), roster.train_sizes.sum()
+        config = roster.config
         self.name = config.method.name
         self.progress.update(self.task, description=self.name, total=config.rounds)
         if not self.quiet:
-            self.console.print(
-                f"[bold]{config.method.name}[/] on {roster.dataset}: {len(roster)} clients "
-                f"({heldout} held out), {images:,} training images, {roster.sizes.classes} classes, "
-                f"{config.rounds} rounds of {config.clients_per_round} clients, seed {config.seed}",
-                highlight=False,
-            )
+            for line in header(roster, folder):
+                self.console.print(escape(printable(line)), highlight=False)
 
     def stage(self, name: str) -> None:
         """Say what is being done."""

@@ -75,10 +75,11 @@ def start(
 def print_result(console: Console, result: Result) -> None:
     """Print a run's accuracies and where they are."""
     summary = result.summary
-    heldout = summary["heldout_mean_accuracy"]
+    heldout, recent = summary["heldout_mean_accuracy"], summary.get("last_rounds_mean_accuracy")
     console.print(
         f"mean accuracy [bold]{summary['mean_accuracy']:.1%}[/], worst client {summary['worst_accuracy']:.1%}"
         + (f", held-out clients {heldout:.1%}" if heldout is not None else "")
+        + (f", mean of the last rounds {recent:.1%}" if recent is not None else "")
         + f"  ({summary['seconds']:.0f} s)",
         highlight=False,
     )

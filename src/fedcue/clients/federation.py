@@ -158,6 +158,7 @@ def describe(config: RunConfig, dataset: Dataset, architecture: Architecture, cl
     """Return what a server may know of the clients."""
     heldout = np.zeros(len(clients), dtype=np.bool_)
     heldout[clients.heldout] = True
+    left_out = clients.partition.left_out
     return Roster(
         config,
         dataset.name,
@@ -168,4 +169,6 @@ def describe(config: RunConfig, dataset: Dataset, architecture: Architecture, cl
         heldout=heldout,
         train_sizes=clients.train_sizes,
         test_sizes=clients.test_sizes,
+        partition=clients.partition.rule,
+        dropped=len(left_out.few_training) + len(left_out.few_test),
     )

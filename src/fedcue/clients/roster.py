@@ -38,10 +38,13 @@ class Roster:
         train_sizes: NDArray[np.int64],
         test_sizes: NDArray[np.int64],
         stream: Stream | None = None,
+        partition: str = "",
+        dropped: int = 0,
     ) -> None:
         self.config, self.dataset, self.classes, self.architecture = config, dataset, classes, architecture
         self.names, self.domains, self.heldout = names, domains, heldout
         self.train_sizes, self.test_sizes = train_sizes, test_sizes
+        self.partition, self.dropped = partition or config.partition.name, dropped
         self.method = config.method
         self.training_clients: NDArray[np.int64] = np.flatnonzero(~heldout)
         self.sizes = Sizes(

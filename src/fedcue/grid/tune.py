@@ -32,6 +32,9 @@ EQUAL = 1e-9
 FIXED = ("evaluation.on", "scale")
 """Settings that cannot be tried: all candidates share them."""
 
+OF_THE_DATA = ("data", "partition", "heldout")
+"""Sections whose settings a tuned recipe keeps: what was chosen was chosen for them."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -167,11 +170,15 @@ def write_candidates(
 def write_recipe(out: Path, grid: Grid, choices: Mapping[str, Choice]) -> Path:
     """Write ``tuned.toml``: the recipe with each method's choice; line 1 is the command that runs it.
 
-    What was chosen at a scale holds at that scale.
+    What was chosen at a scale holds at that scale. The data settings that all trials had are kept.
     """
     _, settings = read_recipe(grid.recipe)
     tuned = copy.deepcopy(settings)
     place = tuned["scale"][grid.overrides["scale"]] if "scale" in grid.overrides else tuned
+    for key in ("data", "partition"):
+        if isinstance(place.get(key), str):
+            place[key] = {"name": place[key]}
+    merge(place, _of_the_data(grid.overrides))
     tables = dict(place.get("per_method", {}))
     profile = {key: value for key, value in grid.overrides.items() if key == "profile"}
     for method, choice in choices.items():
@@ -188,6 +195,19 @@ def write_recipe(out: Path, grid: Grid, choices: Mapping[str, Choice]) -> Path:
     command = shlex.join(["fedcue", "compare", str(path), "--methods", ",".join(choices), *given])
     write_text(path, f"# {command}\n{tomli_w.dumps(tuned)}")
     return path
+
+
+def _of_the_data(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the overrides that say which images there are and who holds them, names first.
+
+    A partition that was named was meant: it shares out the images of clients that the data has, too.
+    """
+    found = {key: value for key, value in overrides.items() if key.partition(".")[0] in OF_THE_DATA}
+    if "data.root" in found:
+        found["data.root"] = str(Path(found["data.root"]).expanduser().absolute())
+    if {"partition", "partition.name"} & set(found):
+        found.setdefault("partition.own_clients", "mix")
+    return dict(sorted(found.items(), key=lambda item: item[0].removesuffix(".name") not in OF_THE_DATA))
 
 
 def _table(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 
 from fedcue.clients.roster import Roster
 from fedcue.config.layers import dump
+
+LAST_ROUNDS = 10
+"""Evaluated rounds whose mean stands beside the last round's accuracy."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,12 @@ class Result:
             names = ", ".join(str(failure["client"]) for failure in untested[:10])
             lines.append(f"{len(untested)} clients could not be tested and are left out: {names}")
         return lines
+
+
+def last_rounds_mean(rounds: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the mean accuracy over the last evaluated rounds: one round alone may be a bad one."""
+    tested = [record["mean_accuracy"] for record in rounds if record.get("mean_accuracy") is not None]
+    return fmean(tested[-LAST_ROUNDS:]) if tested else None
 
 
 def describe_model(

@@ -138,3 +138,28 @@ def test_a_tuned_recipe_gives_what_the_trial_ran_with(tmp_path: Path) -> None:
     assert again.method.prompts == 4
     assert again.training.epochs == 2
     assert load(tuned, ["method=head"]).training.lr == 0.1, "other methods are as they were"
+
+
+@pytest.mark.parametrize("scale", [{}, {"scale": "cpu"}], ids=["no scale", "scale"])
+def test_a_tuned_recipe_keeps_the_data_it_was_tuned_on(tmp_path: Path, scale: dict[str, str]) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        'data="digits"\nmethod="pep"\n[partition]\nname="iid"\nclients=3\n'
+        "[scale.cpu]\nrounds=2\n[scale.cpu.partition]\nclients=2\n"
+    )
+    given = {
+        "partition.alpha": 0.5,
+        "partition.clients": 4,
+        "partition": "dirichlet",
+        "data.train_per_class": 9,
+        "data.root": "here",
+        "heldout": 1,
+    }
+    grid = Grid(str(recipe), {**scale, **given}, ("fedvpt",), (0,), {"training.lr": (0.25,)})
+    choices = {"fedvpt": tune.Choice(tune.Candidate("fedvpt", {"training.lr": 0.25}, (0.5,)), ())}
+    tuned = tune.write_recipe(tmp_path, grid, choices)
+    ran = grid.cells(tmp_path)[0].config
+    again = load(tuned, ["method=fedvpt", *(f"{key}={value}" for key, value in scale.items())])
+    assert again.data == ran.data
+    assert again.partition == ran.partition
+    assert again.heldout == ran.heldout
