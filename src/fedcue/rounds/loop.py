@@ -19,8 +19,7 @@ from fedcue.record.folder import RunFolder
 from fedcue.rounds.engine import Engine, Failure
 from fedcue.rounds.executor import Executor
 from fedcue.rounds.observers import Observer, Several, Silent
-<<<<<<< HEAD
-from fedcue.rounds.result import Result, describe_model
+from fedcue.rounds.result import Result, describe_model, last_rounds_mean
 from fedcue.rounds.resume import (
     changed_settings,
     check_same_run,
@@ -29,10 +28,6 @@ from fedcue.rounds.resume import (
     keep_settings,
     released_so_far,
 )
-=======
-from fedcue.rounds.result import Result, describe_model, last_rounds_mean
-from fedcue.rounds.resume import check_same_run, check_state, default_folder, released_so_far
->>>>>>> firsthour
 from fedcue.rounds.tracking import Tracking
 from fedcue.rounds.transport import Traffic, Wire, check_transport
 from fedcue.train.sgd import rate
