@@ -133,8 +133,8 @@ def test_who_joins_says_what_is_asked(words: dict[str, Any]) -> None:
     line = {**json.loads(str(reply["members"]["json"]))[0], **words}
     try:
         (member,) = read_members(RecordDict({"members": ConfigRecord({"json": json.dumps([line])})}), 3)
-    except ClientError as error:
-        assert words, error
+    except ClientError:
+        assert words
         return
     assert 0 <= member.id < 3
     assert 1 <= member.train_size <= MOST_IMAGES

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
+from fedcue.config.layers import resolve
 from fedcue.flower.messages import (
     EVALUATE,
     JOIN,
@@ -20,7 +21,6 @@ from fedcue.flower.messages import (
     write_outcomes,
 )
 from fedcue.flower.terms import Terms
-from fedcue.config.layers import resolve
 from fedcue.model.shapes import shape_of
 from fedcue.types import Sizes, Tensors, TensorSpec
 from support.memory_grid import Node
