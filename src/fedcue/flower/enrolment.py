@@ -40,8 +40,8 @@ class Enrolment:
             if len(self.register.members) < self.needed:
                 reasons = " ".join(f"Client {client}: {why}." for client, why in self.left_out.items())
                 raise FedcueError(
-                    f"Fewer than {self.needed} clients can take part. {reasons} Give fewer rounds, more noise "
-                    "or a larger budget, or min_clients=N to start with N of them."
+                    f"Fewer than {self.needed} clients can take part. {reasons} Give fewer rounds, more "
+                    "noise or a larger budget, or min_clients=N to start with N of them."
                 )
             self.roster = roster = self._roster(config, classes, shape)
             over = self._overdrawn(roster)

@@ -71,7 +71,8 @@ class Register:
     def leave_out(self, client: int, forget: bool) -> None:
         """Ask a client for nothing more; with ``forget`` as if it had never joined."""
         self.places.pop(client, None)
-        if forget and self.members.pop(client, None):
+        if forget and client in self.members:
+            del self.members[client]
             self._write_members()
 
     def _write_members(self) -> None:
