@@ -447,7 +447,6 @@ def flower_replies(folder: Path) -> Attempt:
     """Read changed replies of a network's nodes; a client whose reply is bad is left out by name."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-    from fedcue.errors import ClientError
     from fedcue.flower.expected import expected_replies
     from fedcue.flower.messages import Member, Outcome, write_members, write_outcomes
     from fedcue.flower.replies import read_members, read_outcomes
