@@ -21,7 +21,7 @@ pytest.importorskip("cryptography")
 from flower_deployment import Deployment, environment, until
 
 import fedcue
-from fedcue.clients.federation import Federation
+from fedcue.clients.host import Host
 from fedcue.errors import ClientError
 from fedcue.record.folder import read_metrics
 
@@ -44,14 +44,15 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 def simulated(folder: Path, settings: list[str], failed: set[tuple[int, int]]) -> Path:
     """Run the simulator with some clients failing in some rounds, and return its folder."""
 
-    class Failing(Federation):
-        def train(self, download: Any, memory: Any) -> Any:
-            if (download.client, download.round + 1) in failed:
-                raise ClientError("it failed")
-            return super().train(download, memory)
+    train = Host.train
+
+    def failing(self: Host, download: Any, memory: Any) -> Any:
+        if (download.client, download.round + 1) in failed:
+            raise ClientError("it failed")
+        return train(self, download, memory)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedcue.rounds.loop.Federation", Failing)
+        patch.setattr(Host, "train", failing)
         return fedcue.run(fedcue.configure("default", settings), folder).folder
 
 
