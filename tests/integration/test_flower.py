@@ -172,7 +172,7 @@ def test_a_bad_client_changes_nothing(deployment: Deployment, tmp_path: Path) ->
     reasons = failures(folder)
     assert "its update of head is not finite" in reasons[0, 1]
     assert "its head has shape [1, 128]" in reasons[3, 1]
-    assert re.search(r"it holds 3600\d{4} bytes", reasons[6, 1])
+    assert re.search(r"its reply holds 3600\d{4} bytes", reasons[6, 1])
     assert len(reasons) == 3
     assert_same(folder, simulated(tmp_path / "simulated", settings, set(reasons)))
     assert load_file(folder / "model.safetensors")["head"].isfinite().all()
