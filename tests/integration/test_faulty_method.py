@@ -111,7 +111,10 @@ def test_the_command_line_shows_the_same_and_its_code_is_no_users_mistake(write,
     assert Checkpoints(tmp_path / "run" / "checkpoints", keep=2).newest().state.round == 1
 
     write(MENDED)
-    for words in (("resume", "run"), ("run", *SETTINGS, "workers=1", "--out", "whole")):
+    for words in (
+        ("resume", "run", "--trust", "faulty:Faulty"),
+        ("run", *SETTINGS, "workers=1", "--out", "whole"),
+    ):
         done = command(*words, folder=tmp_path)
         assert done.returncode == 0, done.stderr
     same_results(tmp_path / "run", tmp_path / "whole")

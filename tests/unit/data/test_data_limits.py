@@ -63,9 +63,9 @@ def repeated(value: bytes | str, rows: int) -> pa.DictionaryArray:
 @pytest.mark.parametrize(
     ("image", "label", "rows", "says"),
     [
-        (bytes(50_000_000), "owl", 40, "bytes of the column 'image'"),
+        (bytes(50_000_000), "owl", 40, "bytes of unpacked columns"),
         (encoded(0), "owl", 5_000_000, "must have at most"),
-        (encoded(0), "o" * 20_000_000, 900, "bytes of the column 'label'"),
+        (encoded(0), "o" * 20_000_000, 900, "bytes of unpacked columns"),
         (encoded(0), "o" * 7_000_000, 900, "names of more than"),
     ],
 )

@@ -107,7 +107,9 @@ def _require_columns(file: Path, columns: Sequence[str]) -> Sequence[str]:
         metadata = pq.read_metadata(file)
         rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         present = metadata.schema.to_arrow_schema().names
-        sizes = _column_sizes(metadata)
+        unpacked = max(
+            (metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)), default=0
+        )
     size = file.stat().st_size
     most = min(MAX_ROWS, SMALL_ROWS + size)  # a row with an image takes more than a byte
     if sum(rows) != metadata.num_rows or not 0 <= max(rows, default=0) <= metadata.num_rows <= most:
@@ -115,28 +117,13 @@ def _require_columns(file: Path, columns: Sequence[str]) -> Sequence[str]:
             f"{file} claims {metadata.num_rows} rows in groups of {rows[:5]}. A file of {size} bytes must "
             f"have at most {most} rows. Fetch the file again."
         )
-    for column in columns:
-        if not 0 <= sizes.get(column, 0) <= SMALL_BYTES + MAX_RATIO * size:
-            raise DataError(
-                f"{file} has {size} bytes and claims {sizes[column]} bytes of the column {column!r}. It must "
-                f"hold at most {MAX_RATIO} times its size. Fetch the file again."
-            )
+    if not 0 <= unpacked <= SMALL_BYTES + MAX_RATIO * size:
+        raise DataError(
+            f"{file} has {size} bytes and claims {unpacked} bytes of unpacked columns. It must hold at most "
+            f"{MAX_RATIO} times its size. Fetch the file again."
+        )
     require(file, columns, present)
     return list(present)
-
-
-def _column_sizes(metadata: pq.FileMetaData) -> dict[str, int]:
-    """Return how many bytes each column takes once it is unpacked, in the largest row group."""
-    sizes: dict[str, int] = {}
-    for group in range(metadata.num_row_groups):
-        row_group = metadata.row_group(group)
-        own: dict[str, int] = {}
-        for number in range(row_group.num_columns):
-            chunk = row_group.column(number)
-            name = chunk.path_in_schema.split(".")[0]
-            own[name] = own.get(name, 0) + chunk.total_uncompressed_size
-        sizes = {name: max(sizes.get(name, 0), own.get(name, 0)) for name in {*sizes, *own}}
-    return sizes
 
 
 @contextmanager
