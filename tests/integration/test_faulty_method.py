@@ -112,7 +112,7 @@ def test_the_command_line_shows_the_same_and_its_code_is_no_users_mistake(write,
 
     write(MENDED)
     for words in (
-        ("resume", "run", "--trust", "faulty:Faulty"),
+        ("run", *SETTINGS, "--resume", "--out", "run"),
         ("run", *SETTINGS, "workers=1", "--out", "whole"),
     ):
         done = command(*words, folder=tmp_path)
