@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -163,7 +164,11 @@ def test_flowers_own_commands_do_nothing_from_outside(deployment: Deployment, tm
         config.write_text(re.sub(r'address = ".*"', f'address = "{place}"', config.read_text()))
         for command in (["supernode", "list", "fedcue"], ["list", "fedcue"]):
             done = subprocess.run(
-                ["flwr", *command], env=at_home(stranger), capture_output=True, timeout=120, check=False
+                [str(Path(sys.executable).with_name("flwr")), *command],
+                env=at_home(stranger),
+                capture_output=True,
+                timeout=120,
+                check=False,
             )
             assert (done.returncode == 0) is expected, (place, command, done.stdout, done.stderr)
     config.write_text(config.read_text().replace(inside, f"{OUTSIDE}:{deployment.port}"))
@@ -172,7 +177,11 @@ def test_flowers_own_commands_do_nothing_from_outside(deployment: Deployment, tm
         ["supernode", "register", str(stranger / "keys" / "node-1.pub"), "fedcue"],
     ):
         done = subprocess.run(
-            ["flwr", *command], env=at_home(stranger), capture_output=True, timeout=120, check=False
+            [str(Path(sys.executable).with_name("flwr")), *command],
+            env=at_home(stranger),
+            capture_output=True,
+            timeout=120,
+            check=False,
         )
         assert done.returncode != 0, (command, done.stdout)
 
