@@ -23,7 +23,8 @@ from fedcue.methods.tensors import (
     zeros,
 )
 from fedcue.model.prompted import Insertion, Prompter, no_prompts
-from fedcue.model.prompts import deep, inserted, shallow
+from fedcue.model.prompts import deep, inserted, query_and_value, shallow
+from fedcue.model.vit import LowRank
 from fedcue.rng import torch_rng
 from fedcue.train.batches import Batch
 from fedcue.train.sgd import Loss, StepFilter
@@ -40,6 +41,7 @@ __all__ = [
     "First",
     "Insertion",
     "Loss",
+    "LowRank",
     "Method",
     "PromptInit",
     "Prompter",
@@ -62,6 +64,7 @@ __all__ = [
     "prompt",
     "prompt_start",
     "put_rows",
+    "query_and_value",
     "reply",
     "server",
     "shallow",

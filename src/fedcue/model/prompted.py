@@ -1,5 +1,6 @@
 """Run the frozen backbone with prompts: what is inserted where, from which block on, for whom.
 
+A block may take a change of its weights instead of tokens; the frozen weights stay as they are.
 New prompt tokens always go right behind cls, so that the tokens a head reads are the first ones.
 Prompts carry no position embedding: their order does not matter to the attention.
 """
@@ -14,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedcue.model.vit import VisionTransformer
+from fedcue.model.vit import LowRank, VisionTransformer
 
 Precision = Literal["float32", "bfloat16"]
 """Of the backbone's products and attention; everything else is float32 in any case."""
@@ -41,8 +42,8 @@ class Insertion:
     overwrite: bool = False
 
 
-Prompter = Callable[[int, Tensor], Insertion | None]
-"""From block index and its input tokens ``[B, T, d]`` to what is inserted before that block."""
+Prompter = Callable[[int, Tensor], Insertion | LowRank | None]
+"""From block index and its input tokens ``[B, T, d]`` to what is inserted before or changed in that block."""
 
 
 def no_prompts(block: int, tokens: Tensor) -> None:
@@ -121,7 +122,7 @@ class PromptedViT:
         """
         seen: dict[int, Tensor] = {}
 
-        def watch(block: int, tokens: Tensor) -> Insertion | None:
+        def watch(block: int, tokens: Tensor) -> Insertion | LowRank | None:
             seen[block] = tokens[:, 0]
             return prompts(block, tokens)
 
@@ -136,11 +137,13 @@ class PromptedViT:
             for index in range(prefix.block, stop):
                 block = self.backbone.blocks[index]
                 with self.autocast(enabled=False):
-                    insertion = prompts(index, x)
-                if insertion is not None:
+                    change = prompts(index, x)
+                if isinstance(change, LowRank):
+                    qkv = block.project(x, qkv, change)  # type: ignore[operator]
+                elif change is not None:
                     if qkv is not None:
-                        qkv = _place(qkv, block.project(insertion.tokens), insertion.overwrite)  # type: ignore[operator]
-                    x = _place(x, insertion.tokens, insertion.overwrite)
+                        qkv = _place(qkv, block.project(change.tokens), change.overwrite)  # type: ignore[operator]
+                    x = _place(x, change.tokens, change.overwrite)
                 x = block(x, qkv, read if index == stop - 1 else None)
                 qkv = None
         return x

@@ -1,12 +1,14 @@
-"""What tokens are inserted where: shallow and deep prompts."""
+"""What tokens are inserted where, shallow or deep, and low-rank changes of a block."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from fedcue.model.prompted import Insertion, Prompter
+from fedcue.model.vit import LowRank
 
 
 def inserted(prompts: Mapping[int, Tensor]) -> Prompter:
@@ -30,3 +32,13 @@ def deep(prompts: Tensor) -> Prompter:
         return Insertion(prompts[block], overwrite=block > 0) if block < len(prompts) else None
 
     return insert
+
+
+def query_and_value(down: Tensor, up: Tensor) -> LowRank:
+    """Change a block's query by ``up[0] @ down[0]`` and its value by ``up[1] @ down[1]``, not its key.
+
+    ``down [2, r, d], up [2, d, r]``.
+    """
+    nothing = torch.zeros_like(up[0])
+    query, key, value = ((up[0], nothing), (nothing, nothing), (nothing, up[1]))
+    return LowRank(down.flatten(0, 1), torch.cat([torch.cat(rows, 1) for rows in (query, key, value)]))

@@ -94,6 +94,20 @@ class Mlp(nn.Module):
         return self.fc2(F.gelu(self.fc1(x)))  # type: ignore[no-any-return]
 
 
+@dataclass(frozen=True)
+class LowRank:
+    """A change of a block's query/key/value weight by ``up @ down``, without touching the weight."""
+
+    down: Tensor
+    """From tokens to a few numbers: ``[k, d]``."""
+    up: Tensor
+    """From these to the projection: ``[3d, k]``."""
+
+    def __call__(self, normed: Tensor) -> Tensor:
+        """Return what the change adds to the projection of normalised tokens: ``[B, T, d] -> [B, T, 3d]``."""
+        return F.linear(F.linear(normed, self.down), self.up)
+
+
 class Block(nn.Module):
     """One pre-norm transformer layer."""
 
@@ -107,9 +121,14 @@ class Block(nn.Module):
         self.mlp = Mlp(width, architecture.hidden)
         self.ls2 = LayerScale(width) if architecture.layer_scale else nn.Identity()
 
-    def project(self, x: Tensor) -> Tensor:
-        """Return the query/key/value projection ``[B, T, 3d]`` of tokens ``[B, T, d]``."""
-        return self.attn.qkv(self.norm1(x))  # type: ignore[no-any-return]
+    def project(self, x: Tensor, qkv: Tensor | None = None, change: LowRank | None = None) -> Tensor:
+        """Return the query/key/value projection ``[B, T, 3d]`` of tokens ``[B, T, d]``, changed or not.
+
+        ``qkv`` is the projection by the frozen weights, if it is already known.
+        """
+        normed = self.norm1(x)
+        qkv = self.attn.qkv(normed) if qkv is None else qkv
+        return qkv if change is None else qkv + change(normed)
 
     def forward(self, x: Tensor, qkv: Tensor | None = None, read: int | None = None) -> Tensor:
         """Run the block; ``qkv`` if already known; with ``read``, only the first tokens come out."""

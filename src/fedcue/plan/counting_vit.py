@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedcue.model.prompted import PromptedViT
-from fedcue.model.vit import Architecture, VisionTransformer
+from fedcue.model.vit import Architecture, LowRank, VisionTransformer
 
 
 @dataclass
@@ -99,21 +99,31 @@ class CountingBlock(nn.Module):
         super().__init__()
         self.width, self.hidden, self.meter = architecture.width, architecture.hidden, meter
 
-    def project(self, x: Tensor) -> Tensor:
+    def project(self, x: Tensor, qkv: Tensor | None = None, change: LowRank | None = None) -> Tensor:
         """Count the query/key/value projection of tokens ``[B, T, d]`` and return them as they are.
 
         Prompts that are the same for all images come as ``[n, d]``; their share of an image is next to
         nothing and is left out.
         """
-        if x.ndim == 3:
+        if x.ndim == 3 and qkv is None:
             cost = 3.0 * x.shape[1] * self.width**2
             self.meter.add(len(x), cost, cost * x.requires_grad)
-        return x
+        return x if change is None else self._changed(x, change)
+
+    def _changed(self, x: Tensor, change: LowRank) -> Tensor:
+        """Count a low-rank change of the projection and return the tokens, which now have its gradient."""
+        down, up = float(x.shape[1] * change.down.numel()), float(x.shape[1] * change.up.numel())
+        through = x.requires_grad or change.down.requires_grad
+        backward = up + through * up + (x.requires_grad + change.down.requires_grad) * down
+        backward *= change.up.requires_grad or through
+        self.meter.add(len(x), down + up, backward)
+        self.meter.add_formula(len(x), down + up, backward)
+        return x + 0 * change(x)[..., : self.width]
 
     def forward(self, x: Tensor, qkv: Tensor | None = None, read: int | None = None) -> Tensor:
         """Count attention and perceptron for the tokens that are read and let these through."""
         qkv = self.project(x) if qkv is None else qkv
-        tokens, out = x.shape[1], x[:, :read]
+        tokens, out = x.shape[1], qkv[:, :read]
         per_token = self.width**2 + 2.0 * self.width * self.hidden
         linear, attention = out.shape[1] * per_token, 2.0 * out.shape[1] * tokens * self.width
         trains = out.requires_grad

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import Tensor
 
 from fedcue.model.prompted import Insertion, Prefix, PromptedViT, Prompter, no_prompts
-from fedcue.model.prompts import deep, inserted, shallow
-from fedcue.model.vit import Architecture, VisionTransformer, attend
+from fedcue.model.prompts import deep, inserted, query_and_value, shallow
+from fedcue.model.vit import Architecture, LowRank, VisionTransformer, attend
 
 WIDTH, DEPTH = 32, 4
 
@@ -90,6 +92,102 @@ def test_the_cuts_change_neither_features_nor_gradients(
         outcomes.append((features.detach(), gradient))
     for cut_value, plain_value in zip(*outcomes, strict=True):
         torch.testing.assert_close(cut_value, plain_value, atol=1e-5, rtol=1e-5)
+
+
+RANK = 3
+
+
+def matrices(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """Return ``down [blocks, 2, r, d]`` and ``up [blocks, 2, d, r]``, large enough to matter."""
+    generator = torch.Generator().manual_seed(5)
+    down = torch.randn(DEPTH, 2, RANK, WIDTH, generator=generator, dtype=torch.float64) * 0.3
+    up = torch.randn(DEPTH, 2, WIDTH, RANK, generator=generator, dtype=torch.float64) * 0.3
+    return down.to(dtype), up.to(dtype)
+
+
+def changed(down: Tensor, up: Tensor, blocks: tuple[int, ...]) -> Prompter:
+    """Change some blocks' query and value."""
+
+    def change(block: int, tokens: Tensor) -> LowRank | None:
+        return query_and_value(down[block], up[block]) if block in blocks else None
+
+    return change
+
+
+def merged(backbone: VisionTransformer, down: Tensor, up: Tensor, blocks: tuple[int, ...]) -> PromptedViT:
+    """Return the model whose weights have taken the change in."""
+    copied = deepcopy(backbone)
+    for index in blocks:
+        weight = copied.blocks[index].attn.qkv.weight
+        weight[:WIDTH] += up[index, 0] @ down[index, 0]
+        weight[2 * WIDTH :] += up[index, 1] @ down[index, 1]
+    return PromptedViT(copied)
+
+
+@pytest.mark.parametrize("read", [1, 4])
+@pytest.mark.parametrize("project", [True, False])
+@pytest.mark.parametrize("blocks", [(0, 1, 2, 3), (2, 3), (1,)])
+def test_a_low_rank_change_is_a_merged_weight(
+    model: PromptedViT, images: Tensor, blocks: tuple[int, ...], project: bool, read: int
+) -> None:
+    """In float64 to 1e-9, from what is kept below the first changed block; the frozen weights stay."""
+    exact = PromptedViT(deepcopy(model.backbone).double())
+    before = {name: tensor.clone() for name, tensor in exact.backbone.state_dict().items()}
+    down, up = matrices()
+    start = Prefix(0, exact.backbone.embed(exact.backbone.normalise(images).double()))
+    tokens = exact._run(start, no_prompts, blocks[0])
+    qkv = exact.backbone.blocks[blocks[0]].project(tokens) if project else None
+    found = exact.features(Prefix(blocks[0], tokens, qkv), changed(down, up, blocks), read)
+    expected = merged(exact.backbone, down, up, blocks).features(start, no_prompts, read)[:, :read]
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
+    assert not torch.allclose(found, exact.features(start, no_prompts, read), atol=1e-3)
+    assert all(torch.equal(before[name], tensor) for name, tensor in exact.backbone.state_dict().items())
+
+
+def test_the_gradients_of_a_low_rank_change_are_the_merged_weights(
+    model: PromptedViT, images: Tensor
+) -> None:
+    exact = PromptedViT(deepcopy(model.backbone).double())
+    start = Prefix(0, exact.backbone.embed(exact.backbone.normalise(images).double()))
+    down, up = (tensor.requires_grad_() for tensor in matrices())
+    exact.features(start, changed(down, up, (1,))).square().sum().backward()
+    other = merged(exact.backbone, down.detach(), up.detach(), (1,))
+    weight = other.backbone.blocks[1].attn.qkv.weight.requires_grad_()
+    other.features(start, no_prompts).square().sum().backward()
+    assert weight.grad is not None
+    of_query, of_value = weight.grad[:WIDTH], weight.grad[2 * WIDTH :]
+    for index, slope in enumerate((of_query, of_value)):
+        torch.testing.assert_close(up.grad[1, index], slope @ down[1, index].detach().T)  # type: ignore[index]
+        torch.testing.assert_close(down.grad[1, index], up[1, index].detach().T @ slope)  # type: ignore[index]
+    assert not up.grad[0].any()  # type: ignore[index]
+    assert all(parameter.grad is None for parameter in exact.backbone.parameters())
+
+
+def test_a_low_rank_change_of_nothing_changes_no_bit(model: PromptedViT, images: Tensor) -> None:
+    down, up = matrices(torch.float32)
+    prefix = model.prefix(images)
+    found = model.features(prefix, changed(down, torch.zeros_like(up), (0, 1, 2, 3)))
+    assert torch.equal(found, model.features(prefix, no_prompts))
+
+
+def test_a_low_rank_change_in_bfloat16_is_close_and_trains(
+    model: PromptedViT, images: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[torch.dtype] = []
+    monkeypatch.setattr("fedcue.model.vit.attend", lambda q, k, v: seen.append(q.dtype) or attend(q, k, v))
+    outcomes = []
+    for precision in ("float32", "bfloat16"):
+        own = PromptedViT(model.backbone, precision)  # type: ignore[arg-type]
+        down, up = matrices(torch.float32)
+        up.requires_grad_()
+        features = own.features(own.prefix(images, 1), changed(down, up, (1, 2)))
+        features.square().mean().backward()
+        assert up.grad is not None
+        assert up.grad.dtype == features.dtype == torch.float32
+        outcomes.append((features.detach(), up.grad))
+    for exact, rough in zip(*outcomes, strict=True):
+        assert (rough - exact).norm() < 0.1 * exact.norm()
+    assert set(seen) == {torch.float32, torch.bfloat16}
 
 
 def test_cls_tokens_are_those_at_the_blocks_inputs(model: PromptedViT, images: Tensor) -> None:
