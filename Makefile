@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint types unit test-browser test-flower fuzz soak mutants bench results pages clean
+.PHONY: help env demo test lint types unit test-browser test-flower fuzz soak mutants bench results pages docs docs-serve clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -80,6 +80,12 @@ results: $(VENV)/installed  ## repeat a row of docs/results: DATA=FOLDER BACKBON
 pages: $(VENV)/installed  ## make the tables and figures of docs/results anew and fill README and docs with them
 	$(BIN)/python scripts/results_figures.py docs/results/cpu
 	$(BIN)/python scripts/pages.py
+
+docs: $(VENV)/installed-dev  ## build the documentation site in site/
+	$(BIN)/zensical build --strict --clean
+
+docs-serve: $(VENV)/installed-dev  ## serve the documentation site on this machine and build it anew at every change
+	$(BIN)/zensical serve
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -48,7 +48,7 @@ def filled() -> dict[Path, str]:
         **results_paper.pages(),
         "fedvpt": f"```python\n{listing.strip()}\n```",
         "demo": f"```\n{(DEFAULT / 'demo.txt').read_text().strip()}\n```",
-        "results": (DEFAULT / "table.md").read_text(),
+        "results": (DEFAULT / "table.txt").read_text(),
     }
     pages = {}
     for name, sections in SECTIONS.items():
