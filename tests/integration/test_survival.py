@@ -268,16 +268,24 @@ def test_a_run_stopped_in_its_warm_start_is_resumed_from_the_beginning(
     assert_same_run(whole.folder, tmp_path / "part")
 
 
-def test_the_lock_of_a_killed_run_is_free_when_its_workers_have_noticed(tmp_path: Path) -> None:
-    """A worker inherits the lock, and holds it until it notices that its run is dead."""
-    code = (
-        "import os, sys, time; from pathlib import Path; from fedcue.record.folder import RunFolder\n"
-        "RunFolder(Path(sys.argv[1])).open()\n"
-        "if os.fork() == 0: time.sleep(1)\n"
-        "os._exit(0)"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], check=True)
+def test_ctrl_c_ends_a_run_whose_worker_stands_still(tmp_path: Path) -> None:
+    process = start_command(tmp_path / "run")
+    wait_for_rounds(tmp_path / "run", 1)
+    os.kill(children_of(process.pid)[0], signal.SIGSTOP)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, output
+    assert "go on with: fedcue resume" in output
+    assert Checkpoints(tmp_path / "run" / "checkpoints", 2).newest().state.round >= 1
+
+
+def test_killing_the_run_ends_a_worker_that_stands_still_and_frees_the_lock(tmp_path: Path) -> None:
+    process = start_command(tmp_path / "run")
+    wait_for_rounds(tmp_path / "run", 1)
+    os.kill(children_of(process.pid)[0], signal.SIGSTOP)
+    process.kill()
+    process.communicate(timeout=60)
     folder = RunFolder(tmp_path / "run")
-    folder.open(overwrite=True)
+    folder.open(resume=True)
     assert (tmp_path / "run" / ".lock").read_text() == str(os.getpid())
     folder.close()

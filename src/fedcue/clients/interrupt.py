@@ -20,9 +20,14 @@ class StopFlag:
     def __init__(self) -> None:
         self._number = shared_zeros([1], torch.int32)
 
+    @property
+    def is_set(self) -> bool:
+        """Whether a signal came."""
+        return bool(self._number[0])
+
     def check(self) -> None:
         """Raise ``Interrupted`` if a signal came; called between batches."""
-        if self._number[0]:
+        if self.is_set:
             raise Interrupted(int(self._number[0]))
 
     @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import hashlib
 import io
 import json
@@ -11,7 +10,6 @@ import os
 import platform
 import shutil
 import subprocess
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +21,7 @@ from fedcue.errors import RunFolderError
 from fedcue.record.checkpoint import Checkpoints
 from fedcue.record.files import explained, read_json, without_formula, write_json, write_tensors, write_text
 from fedcue.record.kept_settings import is_kept
+from fedcue.record.lock import FolderLock
 from fedcue.types import ClientMemory, Tensors
 
 OURS = (
@@ -30,9 +29,6 @@ OURS = (
     "clients.safetensors", "analysis.safetensors", "snapshots", "checkpoints", "releases.jsonl", "log",
     "joined.json", ".lock",
 )  # fmt: skip
-
-WORKERS_NOTICE = 5.0
-"""Seconds that worker processes may take to notice that their run was killed."""
 
 
 class RunFolder:
@@ -43,13 +39,19 @@ class RunFolder:
         self.checkpoints = Checkpoints(path / "checkpoints", checkpoints_kept)
         self.metrics_bytes = 0
         self._digest = hashlib.sha256()
-        self._lock: int | None = None
+        self._lock = FolderLock(path)
 
     def open(self, *, overwrite: bool = False, resume: bool = False) -> None:
         """Make or take the folder; refuse one that is in use or not empty, unless told otherwise."""
         with explained(self.path):
             entries = list(self.path.iterdir()) if self.path.is_dir() else []
             foreign = [entry.name for entry in entries if not _is_ours(entry)]
+            strange = [entry for entry in entries if _is_ours(entry) and not _is_plain(entry)]
+            if strange and resume:
+                raise RunFolderError(
+                    f"{strange[0]} is a link or a pipe: what is written would go elsewhere. Put the file "
+                    "itself there, or give another --out."
+                )
             if foreign and not resume:
                 raise RunFolderError(
                     f"{self.path} is not a run folder (it holds {foreign[0]!r}). Give an empty --out."
@@ -64,37 +66,14 @@ class RunFolder:
             if resume and not (self.path / "config.toml").is_file():
                 raise RunFolderError(f"{self.path} holds no run to resume. Start one without --resume.")
             self.path.mkdir(parents=True, exist_ok=True)
-            self._take_lock()
+            self._lock.take()
             _remove_unfinished(self.path)
             if not resume:
                 _clear(self.path)
 
-    def _take_lock(self) -> None:
-        """Take the lock; that of a dead process is free as soon as its worker processes have noticed."""
-        lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        deadline = time.monotonic() + WORKERS_NOTICE
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                owner = os.pread(lock, 100, 0).decode(errors="replace").strip()
-                if time.monotonic() > deadline or not owner.isdecimal() or Path("/proc", owner).exists():
-                    os.close(lock)
-                    raise RunFolderError(
-                        f"{self.path} is in use by process {owner or 'unknown'}. "
-                        "Wait for it or give another --out."
-                    ) from error
-                time.sleep(0.1)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
-        self._lock = lock
-
     def close(self) -> None:
         """Give the folder free (a process that dies gives it free too)."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.release()
 
     def write_config(self, settings: Mapping[str, Any]) -> None:
         """Write ``config.toml``: every setting, the versions and the commit."""
@@ -207,6 +186,10 @@ def _is_ours(entry: Path) -> bool:
     return entry.name in OURS or is_kept(entry.name) or _is_unfinished(entry)
 
 
+def _is_plain(entry: Path) -> bool:
+    return (entry.is_file() or entry.is_dir()) and not entry.is_symlink()
+
+
 def _is_unfinished(entry: Path) -> bool:
     """Tell whether a file was being written when its process died."""
     return entry.name.startswith(".") and entry.suffix == ".part"
@@ -215,7 +198,7 @@ def _is_unfinished(entry: Path) -> bool:
 def _remove_unfinished(folder: Path) -> None:
     for place in (folder, folder / "checkpoints", folder / "snapshots"):
         for entry in list(place.iterdir()) if place.is_dir() else []:
-            if _is_unfinished(entry) and entry.is_file():
+            if _is_unfinished(entry) and (entry.is_symlink() or not entry.is_dir()):
                 entry.unlink()
 
 

@@ -42,8 +42,11 @@ def last_words(folder: Path) -> str:
 
 def is_written(folder: Path) -> bool:
     """Say whether the process named in the folder's lock is alive (the lock itself is left alone)."""
+    lock = folder / ".lock"
+    if not lock.is_file():  # a pipe would be waited for
+        return False
     try:
-        os.kill(int((folder / ".lock").read_text()), 0)
+        os.kill(int(lock.read_text()), 0)
     except PermissionError:
         return True
     except (OSError, ValueError, OverflowError):

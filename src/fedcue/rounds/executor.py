@@ -7,15 +7,9 @@ tensors that a real network would carry cross between processes, as safetensors 
 from __future__ import annotations
 
 import os
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from itertools import chain
-from multiprocessing import get_context
 from types import TracebackType
 from typing import Any
 
@@ -23,18 +17,15 @@ import numpy as np
 
 from fedcue.clients.federation import Federation
 from fedcue.clients.host import SUFFERED, Host, Prediction, naming_bugs
-from fedcue.errors import FedcueError
 from fedcue.evaluate.accuracy import Accuracies
 from fedcue.evaluate.analysis import analyse
 from fedcue.machine import one_thread
 from fedcue.rounds.engine import Failure, Insight
+from fedcue.rounds.workers import Workers, begin_visit
 from fedcue.types import ClientMemory, Download, ServerState, Update, pack, unpack
 
 _host: Host | None = None
 """The clients of this machine, inherited by forked processes."""
-
-WAITING = 3
-"""Jobs per worker that are prepared ahead, so that no worker waits."""
 
 TestJob = tuple[Sequence[int], Download, ClientMemory, bool]
 
@@ -50,10 +41,11 @@ class Executor:
         _host = federation.host
         self._stack = ExitStack()
         self._stack.enter_context(one_thread())
-        self._pool: ProcessPoolExecutor | None = None
+        self._processes: Workers | None = None
         if self.workers > 1:
-            context = get_context("fork")
-            self._pool = ProcessPoolExecutor(self.workers, context, _end_with_parent, (os.getpid(),))
+            config = federation.roster.config
+            self._processes = Workers(self.workers, federation.host.stop, config.client_timeout)
+            self._stack.callback(self._processes.close)
 
     def __enter__(self) -> Executor:
         """Return the executor; leaving the block ends its processes."""
@@ -63,8 +55,6 @@ class Executor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the worker processes; torch has its threads again."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
         self._stack.close()
 
     def warm_up(self, clients: Iterable[int]) -> Iterator[Update | Failure]:
@@ -127,37 +117,10 @@ class Executor:
         )
 
     def _map(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-        """Yield results in order; only a few jobs wait at a time, however many there are."""
-        if self._pool is None:
-            yield from (function(*job) for job in jobs)
-            return
-        waiting: deque[Future[Any]] = deque()
-        try:
-            for job in jobs:
-                waiting.append(self._pool.submit(function, *job))
-                if len(waiting) > WAITING * self.workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        except BrokenProcessPool as error:
-            raise FedcueError(
-                "A worker process died (killed, or out of memory). The finished rounds are safe: resume "
-                "the run, perhaps with fewer workers=N or a smaller training.batch_size."
-            ) from error
-        finally:
-            for job_left in waiting:
-                job_left.cancel()
-
-
-def _end_with_parent(parent: int) -> None:
-    """In a worker: leave no orphan behind when the parent is killed."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+        """Yield results in order, from the worker processes if there are any."""
+        if self._processes is None:
+            return (function(*job) for job in jobs)
+        return self._processes.map(function, jobs)
 
 
 _PackedDownload = tuple[int, int, int, bytes]
@@ -189,6 +152,7 @@ def _here() -> Host:
 
 def _warm_up(client: int) -> _PackedUpdate | Failure | None:
     try:
+        begin_visit([client])
         with naming_bugs("warm up", client):
             reply = _here().warm_up(client)
     except SUFFERED as error:
@@ -199,6 +163,7 @@ def _warm_up(client: int) -> _PackedUpdate | Failure | None:
 def _train(packed: _PackedDownload, memory: bytes) -> tuple[_PackedUpdate, bytes] | Failure:
     download = _unpack_download(packed)
     try:
+        begin_visit([download.client])
         with naming_bugs("training", download.client, download.round):
             update, memory_after = _here().train(download, ClientMemory(unpack(memory)))
     except SUFFERED as error:
@@ -212,6 +177,7 @@ def _test(
     """Test clients together or, if one of them fails, one by one."""
     download = _unpack_download(packed)
     try:
+        begin_visit(clients)
         with naming_bugs("test", clients[0], download.round):
             return [_here().test(clients, download, ClientMemory(unpack(memory)), final)]
     except SUFFERED as error:
