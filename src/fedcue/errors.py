@@ -67,6 +67,11 @@ def shown(value: object) -> str:
         return f"a value of type {type(value).__name__}"
 
 
+def many(number: int, noun: str, plural: str = "") -> str:
+    """Return a number of things: ``1 client``, ``2 clients``, ``1,000 classes``."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def printable(text: str) -> str:
     """Return text from data as a terminal may show it: control and direction marks written out."""
     return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in text)

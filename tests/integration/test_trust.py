@@ -91,7 +91,7 @@ def test_clients_that_could_not_be_tested_are_named_in_the_summary(tmp_path, mon
     result = run(load("default", [*SMALL, "method=ncm", "heldout=0"]), tmp_path / "run")
     assert result.summary["untested"] == [{"client": 1, "reason": "its disk is on fire"}]
     print_result(Console(), result)
-    assert "1 clients could not be tested and are left out: 1" in capsys.readouterr().out
+    assert "1 client could not be tested, left out of the numbers: 1" in capsys.readouterr().out
     comparison = compare_runs({("ncm", ""): [tmp_path / "run"]}, 0.8)
     comparison.write(tmp_path)
     assert "could not be tested and are left out: 1 of ncm." in (tmp_path / "compare.tex").read_text()

@@ -72,12 +72,13 @@ def retest(
         rounds = _rounds(folder, found)
         for record in rounds:
             target.append_metrics(record)
-        summary.pop("untested", None)
+        for of_before in ("untested", "last_rounds_mean_accuracy", "best_validation"):
+            summary.pop(of_before, None)
         summary |= {**found.metrics(), "domains": found.domains()}
         if found.untested():
             summary["untested"] = found.untested()
-        again = {"of": folder.name, "seconds": time.perf_counter() - started}
-        target.write_summary({**summary, "tested_again": again})
+        summary["tested_again"] = {"of": folder.name, "seconds": time.perf_counter() - started}
+        target.write_summary(summary)
     finally:
         target.close()
     return Result(place, summary, rounds)

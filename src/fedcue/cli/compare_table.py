@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from fedcue.cli.dry_run import duration
 from fedcue.cli.grid_output import Manner, plain_table, print_wide, report
+from fedcue.errors import many
 
 if TYPE_CHECKING:
     from fedcue.grid.cells import Cell
@@ -79,8 +80,8 @@ def show_work(cells: Sequence[Cell], manner: Manner, known: int = 0, tested: int
     already = known + len(cells) - len(todo)
     more = f", {tested} of the same models tested otherwise" if tested else ""
     manner.console.print(
-        f"{len(todo)} runs to make{more}, {already} there already; about {duration(total)} with {at_once} "
-        "at a time if nothing else runs (nothing was run)",
+        f"{many(len(todo), 'run')} to make{more}, {already} there already; about {duration(total)} with "
+        f"{at_once} at a time if nothing else runs (nothing was run)",
         highlight=False,
     )
 

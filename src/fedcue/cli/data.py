@@ -15,7 +15,7 @@ from rich.table import Table
 
 from fedcue.cli.arguments import Json
 from fedcue.cli.grid_output import print_wide
-from fedcue.errors import printable
+from fedcue.errors import many, printable
 
 if TYPE_CHECKING:
     from fedcue.data.catalogue import Description
@@ -170,15 +170,15 @@ def check(
     if as_json:
         typer.echo(json.dumps({**asdict(report), "clean": report.clean}))
     else:
-        clients = f", {report.clients:,} clients" if report.clients else ""
+        clients = f", {many(report.clients, 'client')}" if report.clients else ""
         console = Console(soft_wrap=True)
         for finding in report.findings:
             console.print(
                 escape(printable(f"{finding.kind}: {finding.where}: {finding.why}")), highlight=False
             )
         console.print(
-            f"{report.name}: {report.train:,} training and {report.test:,} test images, "
-            f"{report.classes:,} classes{clients}; {len(report.findings):,} problems",
+            f"{report.name}: {report.train:,} training and {many(report.test, 'test image')}, "
+            f"{many(report.classes, 'class', 'classes')}{clients}; {many(len(report.findings), 'problem')}",
             highlight=False,
         )
     if not report.clean:

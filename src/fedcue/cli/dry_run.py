@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedcue.cli.progress import size
+from fedcue.errors import many
 
 if TYPE_CHECKING:
     from fedcue.config.settings import RunConfig
@@ -29,8 +30,9 @@ def show_plan(config: RunConfig, as_json: bool) -> None:
         return
     console = Console(soft_wrap=True)
     console.print(
-        f"[bold]{escape(planned.method)}[/] on {escape(planned.dataset)}, {planned.rounds} rounds of "
-        f"{planned.clients_per_round} clients, seed {config.seed} (nothing is run)",
+        f"[bold]{escape(planned.method)}[/] on {escape(planned.dataset)}, "
+        f"{many(planned.rounds, 'round')} of {many(planned.clients_per_round, 'client')}, seed {config.seed} "
+        "(nothing is run)",
         highlight=False,
     )
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
@@ -92,7 +94,8 @@ def _backbone(plan: Plan) -> Rows:
         ("name", plan.backbone),
         (
             "shape",
-            f"{shape.depth} blocks of width {shape.width}, patches of {shape.patch} in {shape.image_size} px",
+            f"{many(shape.depth, 'block')} of width {shape.width}, patches of {shape.patch} in "
+            f"{shape.image_size} px",
         ),
     ]
 
@@ -143,7 +146,7 @@ def _time(plan: Plan) -> Rows:
     return [
         (
             "here",
-            f"about {duration(plan.seconds)} on {plan.workers} cores of {plan.gflops:.0f} GFLOP/s "
+            f"about {duration(plan.seconds)} on {many(plan.workers, 'core')} of {plan.gflops:.0f} GFLOP/s "
             f"at {plan.efficiency:.0%} of that, if nothing else runs; decoding not counted",
         )
     ]

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedcue.cli.arguments import Json, Settings, split_settings
-from fedcue.errors import printable
+from fedcue.errors import many, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,8 +106,8 @@ def _show(console: Console, shared: PartitionMap, facts: dict[str, object]) -> N
     if facts["from_description"]:
         console.print("sizes from the dataset's description; give data.root=FOLDER to count", highlight=False)
     console.print(
-        f"{facts['clients']:,} clients, {facts['classes']:,} classes, {facts['training_images']:,} training "
-        f"and {facts['test_images']:,} test images",
+        f"{many(len(shared.clients), 'client')}, {many(len(shared.classes), 'class', 'classes')}, "
+        f"{facts['training_images']:,} training and {facts['test_images']:,} test images",
         highlight=False,
     )
     for key in (
@@ -137,4 +137,4 @@ def _show_clients(console: Console, shared: PartitionMap, limit: int = 10) -> No
         )
         console.print(escape(printable(line)), highlight=False)
     if len(shared.clients) > limit:
-        console.print(f"  ... and {len(shared.clients) - limit:,} more clients", highlight=False)
+        console.print(f"  ... and {many(len(shared.clients) - limit, 'more client')}", highlight=False)

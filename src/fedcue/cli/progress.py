@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedcue.errors import printable
+from fedcue.errors import many, printable
 
 if TYPE_CHECKING:
     from fedcue.clients.roster import Roster
@@ -53,14 +53,14 @@ def header(roster: Roster, folder: Path) -> list[str]:
     dropped = f" / {roster.dropped:,} dropped" if roster.dropped else ""
     weights = "embedded weights" if config.backbone.name == "embedded" else f"weights {config.backbone.name}"
     lines = [
-        f"{config.method.name} on {roster.dataset}: {config.rounds} rounds of {config.clients_per_round} "
-        f"clients, seed {config.seed}",
+        f"{config.method.name} on {roster.dataset}: {many(config.rounds, 'round')} of "
+        f"{many(config.clients_per_round, 'client')}, seed {config.seed}",
         f"clients   {len(roster) - heldout:,} train / {heldout:,} held out{dropped}, "
         f"partition {roster.partition}",
         f"images    {roster.train_sizes.sum():,} to train, {roster.test_sizes.sum():,} to test, "
-        f"{roster.sizes.classes:,} classes",
-        f"backbone  ViT of {shape.depth} blocks, width {shape.width}, {shape.image_size} pixels, {weights}, "
-        f"{config.precision}",
+        f"{many(roster.sizes.classes, 'class', 'classes')}",
+        f"backbone  ViT of {many(shape.depth, 'block')}, width {shape.width}, {shape.image_size} pixels, "
+        f"{weights}, {config.precision}",
         f"folder    {folder}",
     ]
     if config.backbone.name == "embedded" and type(config.data).name not in SMALL_IMAGES:
@@ -96,7 +96,7 @@ class News:
 def clients_text(record: Mapping[str, Any]) -> str:
     """Return how many clients a round asked, and how many of them failed."""
     asked, failed = len(record["clients"]), len(record.get("failures", ()))
-    return f"{asked} client{'s' * (asked != 1)}" + f" ({failed} failed)" * bool(failed)
+    return many(asked, "client") + f" ({failed} failed)" * bool(failed)
 
 
 def live_progress(console: Console, quiet: bool) -> Progress:

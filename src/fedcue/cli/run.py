@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -72,6 +73,12 @@ def start(
     print_result(console, result)
 
 
+def _seconds(summary: Mapping[str, Any]) -> str:
+    """Return how long a run took or, if it was tested again, how long that took."""
+    again = summary.get("tested_again")
+    return f"{summary['seconds']:.0f} s" if again is None else f"tested again in {again['seconds']:.0f} s"
+
+
 def print_result(console: Console, result: Result) -> None:
     """Print a run's accuracies and where they are."""
     summary = result.summary
@@ -80,7 +87,7 @@ def print_result(console: Console, result: Result) -> None:
         f"mean accuracy [bold]{summary['mean_accuracy']:.1%}[/], worst client {summary['worst_accuracy']:.1%}"
         + (f", held-out clients {heldout:.1%}" if heldout is not None else "")
         + (f", mean of the last rounds {recent:.1%}" if recent is not None else "")
-        + f"  ({summary['seconds']:.0f} s)",
+        + f"  ({_seconds(summary)})",
         highlight=False,
     )
     for line in result.warnings:

@@ -21,10 +21,13 @@ def watch(
     """Serve the report page while runs go on; it updates itself with every round."""
     from fedcue.report.live import serve
 
-    address = f"http://{host}:{port}/"
-    Console(soft_wrap=True).print(
-        f"watching {escape(str(folder))} at {address} (Ctrl-C ends)", highlight=False
-    )
-    if show:
-        typer.launch(address)
-    serve(folder, host, port)
+    address = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+    def ready() -> None:
+        Console(soft_wrap=True).print(
+            f"watching {escape(str(folder))} at {escape(address)} (Ctrl-C ends)", highlight=False
+        )
+        if show:
+            typer.launch(address)
+
+    serve(folder, host, port, ready)

@@ -27,7 +27,7 @@ class BackboneOptions(Options):
 
     name: str = Field(
         default="embedded",
-        description="'embedded', a folder, or a hub id",
+        description="'embedded', a folder, a .safetensors file, or a hub id",
         json_schema_extra=WEIGHTS,
     )
     image_size: int | None = Field(

@@ -80,9 +80,9 @@ class Terms:
 
 def backbone_print(config: RunConfig) -> str:
     """Return the hash of the backbone's weights and description."""
-    digest = hashlib.sha256()
-    for name in ("model.safetensors", "config.json"):
-        digest.update((locate(config.backbone.name) / name).read_bytes())
+    weights, digest = locate(config.backbone.name), hashlib.sha256()
+    for file in (weights, weights.parent / "config.json"):
+        digest.update(file.read_bytes() if file.is_file() else b"")
     return digest.hexdigest()
 
 

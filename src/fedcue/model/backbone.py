@@ -1,8 +1,9 @@
-"""Load a frozen backbone: the embedded one, a folder as on the hub, or a hub id."""
+"""Load a frozen backbone: the embedded one, a folder as on the hub, a file of weights, or a hub id."""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 from importlib import resources
 from pathlib import Path
@@ -16,7 +17,10 @@ from fedcue.errors import BackboneError, shown
 from fedcue.machine import network_allowed
 from fedcue.model.vit import Architecture, VisionTransformer, interpolate_positions
 
-FILES = ("config.json", "model.safetensors")
+log = logging.getLogger(__name__)
+
+WEIGHTS = "model.safetensors"
+FILES = ("config.json", WEIGHTS)
 EMBEDDED = "embedded"
 MAX_IMAGE_SIZE = 4096
 _IGNORED = ("head.", "head_dist.", "fc_norm.", "mask_token")
@@ -25,33 +29,38 @@ _HEADS = {"huge": 16, "giant_patch14_dinov2": 24, "giant_patch14_reg4_dinov2": 2
 
 def load_backbone(name: str = EMBEDDED, image_size: int | None = None) -> VisionTransformer:
     """Load the backbone ``name`` for square images of ``image_size`` pixels, frozen, in eval mode."""
-    folder = locate(name)
-    config = _read_config(folder)
-    tensors = _read_tensors(folder)
-    architecture = _architecture(folder, config, tensors, image_size)
+    weights = locate(name)
+    config = _read_config(weights)
+    tensors = _read_tensors(weights)
+    architecture = _architecture(weights, config, tensors, image_size)
     prefix = 1 + architecture.registers if architecture.position_on_prefix else 0
     with torch.device("meta"):  # shapes only: nothing is allocated before the tensors are known to fit
         model = VisionTransformer(architecture)
     positions = tensors["pos_embed"]
     if positions.ndim == 3 and positions.shape[::2] == (1, architecture.width):
         tensors["pos_embed"] = interpolate_positions(positions, architecture.patches, prefix)
-    _check_tensors(folder, tensors, model.state_dict())
+    _check_tensors(weights, tensors, model.state_dict())
     model.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
     return model.eval().requires_grad_(False)
 
 
 def locate(name: str) -> Path:
-    """Return the local folder of the backbone ``name``, downloading a hub id if need be and allowed."""
+    """Return the weights of the backbone ``name``, downloading a hub id if need be and allowed.
+
+    Its ``config.json`` lies beside them.
+    """
     if name == EMBEDDED:
-        return Path(str(resources.files("fedcue"))) / "assets" / "backbone"
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        _require_files(folder)
-        return folder
+        return Path(str(resources.files("fedcue"))) / "assets" / "backbone" / WEIGHTS
+    path = Path(name).expanduser()
+    if path.is_dir():
+        _require_files(path)
+        return path / WEIGHTS
+    if path.suffix == ".safetensors" and path.is_file():
+        return path
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise BackboneError(
-            f"Backbone {name!r} is neither a folder nor a hub id. Give {EMBEDDED!r}, a folder with "
-            f"{' and '.join(FILES)}, or an id such as timm/vit_base_patch16_224.orig_in21k."
+            f"Backbone {name!r} is neither a folder nor a hub id nor a .safetensors file. Give {EMBEDDED!r}, "
+            f"a folder with {' and '.join(FILES)}, or an id such as timm/vit_base_patch16_224.orig_in21k."
         )
     return _download(name)
 
@@ -68,9 +77,10 @@ def _download(repository: str) -> Path:
         why = failed if fetch else "is not fetched because a folder names it (--fetch allows that)"
         raise BackboneError(
             f"Backbone {repository!r} is not in the local cache and {why}. Without network, copy the "
-            f"repository's {' and '.join(FILES)} into a folder and give backbone=FOLDER."
+            f"repository's {' and '.join(FILES)} into a folder and give backbone=FOLDER; the "
+            "embedded backbone needs no network and knows little: backbone=embedded."
         ) from error
-    return paths[0].parent
+    return paths[1]
 
 
 def _require_files(folder: Path) -> None:
@@ -82,35 +92,38 @@ def _require_files(folder: Path) -> None:
         )
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise BackboneError(
-            f"{folder / 'config.json'} is not readable JSON: {error}. Fetch the file again."
-        ) from error
-    if not isinstance(config, dict) or not isinstance(config.get("pretrained_cfg", {}), dict):
-        raise BackboneError(
-            f"{folder / 'config.json'} must be an object with a 'pretrained_cfg' object, as timm writes."
+def _read_config(weights: Path) -> dict[str, Any]:
+    path = weights.parent / "config.json"
+    if not path.is_file():
+        log.warning(
+            "There is no config.json beside %s: images are scaled to mean 0.5 and deviation 0.5, heads are "
+            "64 columns wide. If the backbone was trained otherwise, put its config.json there.",
+            weights,
         )
+        return {}
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BackboneError(f"{path} is not readable JSON: {error}. Fetch the file again.") from error
+    if not isinstance(config, dict) or not isinstance(config.get("pretrained_cfg", {}), dict):
+        raise BackboneError(f"{path} must be an object with a 'pretrained_cfg' object, as timm writes.")
     return config
 
 
-def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    path = folder / "model.safetensors"
+def _read_tensors(weights: Path) -> dict[str, Tensor]:
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(weights, framework="pt") as file:
             names = [name for name in file.keys() if not name.startswith(_IGNORED)]  # noqa: SIM118
             return {name: file.get_tensor(name).float() for name in names}
     except (SafetensorError, OSError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         reason = str(error)[:300]
         raise BackboneError(
-            f"{path} is not a readable safetensors file: {reason}. Fetch the file again."
+            f"{weights} is not a readable safetensors file: {reason}. Fetch the file again."
         ) from error
 
 
 def _architecture(
-    folder: Path, config: dict[str, Any], tensors: dict[str, Tensor], image_size: int | None
+    weights: Path, config: dict[str, Any], tensors: dict[str, Tensor], image_size: int | None
 ) -> Architecture:
     pretrained = {**config, **config.get("pretrained_cfg", {})}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
@@ -124,22 +137,22 @@ def _architecture(
             raise ValueError("its width is 0")
     except (KeyError, ValueError, IndexError) as error:
         raise BackboneError(
-            f"{folder / 'model.safetensors'} does not hold a ViT under timm's names "
+            f"{weights} does not hold a ViT under timm's names "
             f"({error}). Known: plain ViT, AugReg, DeiT (not distilled) and DINOv2."
         ) from error
     depth = len({name.split(".")[1] for name in shapes if name.startswith("blocks.")})
     on_prefix = grid**2 == positions - 1 - registers
     prefix = 1 + registers if on_prefix else 0
-    size = image_size or _input_size(folder, pretrained) or math.isqrt(positions - prefix) * patch
+    size = image_size or _input_size(weights, pretrained) or math.isqrt(positions - prefix) * patch
     heads = _heads(config, width)
     if channels != 3 or patch < 1 or size < patch or size % patch or size > MAX_IMAGE_SIZE:
         raise BackboneError(
-            f"Image size {shown(size)} does not fit backbone {folder}: its patches are {patch} pixels wide "
+            f"Image size {shown(size)} does not fit backbone {weights}: its patches are {patch} pixels wide "
             f"on {channels} channels. Give a multiple of {patch} up to {MAX_IMAGE_SIZE}."
         )
     if heads < 1 or width % heads:
         raise BackboneError(
-            f"{folder}: {shown(heads)} heads do not divide the width {width}. "
+            f"{weights}: {shown(heads)} heads do not divide the width {width}. "
             "Mend model_args.num_heads in config.json, or fetch the file again."
         )
     return Architecture(
@@ -152,18 +165,18 @@ def _architecture(
         registers=registers,
         layer_scale="blocks.0.ls1.gamma" in shapes,
         position_on_prefix=on_prefix,
-        mean=_channels(folder, pretrained, "mean"),
-        std=_channels(folder, pretrained, "std"),
+        mean=_channels(weights, pretrained, "mean"),
+        std=_channels(weights, pretrained, "std"),
     )
 
 
-def _input_size(folder: Path, pretrained: dict[str, Any]) -> int | None:
+def _input_size(weights: Path, pretrained: dict[str, Any]) -> int | None:
     size = pretrained.get("input_size")
     if size is None:
         return None
     if isinstance(size, list) and len(size) == 3 and all(type(side) is int for side in size):
         return int(size[-1])
-    raise BackboneError(f"{folder / 'config.json'}: input_size must be [3, H, W], got {shown(size)}.")
+    raise BackboneError(f"{weights.parent / 'config.json'}: input_size must be [3, H, W], got {shown(size)}.")
 
 
 def _heads(config: dict[str, Any], width: int) -> int:
@@ -176,23 +189,23 @@ def _heads(config: dict[str, Any], width: int) -> int:
     return next((heads for part, heads in _HEADS.items() if part in name), max(1, width // 64))
 
 
-def _channels(folder: Path, pretrained: dict[str, Any], key: str) -> tuple[float, float, float]:
+def _channels(weights: Path, pretrained: dict[str, Any], key: str) -> tuple[float, float, float]:
     value = pretrained.get(key, [0.5, 0.5, 0.5])
     try:
         red, green, blue = (float(channel) for channel in value)
     except (TypeError, ValueError, OverflowError) as error:
         raise BackboneError(
-            f"{folder / 'config.json'}: {key} must be three numbers, got {shown(value)}."
+            f"{weights.parent / 'config.json'}: {key} must be three numbers, got {shown(value)}."
         ) from error
     if not all(map(math.isfinite, (red, green, blue))) or (key == "std" and min(red, green, blue) <= 0):
         raise BackboneError(
-            f"{folder / 'config.json'}: {key} {shown(value)} cannot normalise an image. It must be three "
-            "finite numbers, deviations above 0."
+            f"{weights.parent / 'config.json'}: {key} {shown(value)} cannot normalise an image. It must be "
+            "three finite numbers, deviations above 0."
         )
     return red, green, blue
 
 
-def _check_tensors(folder: Path, given: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+def _check_tensors(weights: Path, given: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     problems = [f"missing {name}" for name in sorted(wanted.keys() - given.keys())]
     problems += [f"unknown {name}" for name in sorted(given.keys() - wanted.keys())]
     problems += [
@@ -209,6 +222,6 @@ def _check_tensors(folder: Path, given: dict[str, Tensor], wanted: dict[str, Ten
         first = [problem[:200] for problem in problems[:5]]
         listed = "; ".join(first) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
         raise BackboneError(
-            f"{folder / 'model.safetensors'} does not fit a ViT under timm's names: {listed}. "
+            f"{weights} does not fit a ViT under timm's names: {listed}. "
             "Use the weights of a plain ViT, AugReg, DeiT (not distilled) or DINOv2 as timm saves them."
         )

@@ -118,10 +118,16 @@ class Comparison:
         groups = [row.group for row in self.rows]
         missing = [(sum(run.untested for run in group.runs), group.label) for group in groups]
         untested = ", ".join(f"{count} of {label}" for count, label in missing if count)
+        every = max((run.tested_every for group in groups for run in group.runs), default=1)
         early = [g.label for g in groups if any("ended_early" in run.summary for run in g.runs)]
         sentences = [NOTE]
         if self._has_warm_start:
             sentences.append(WARM_START_NOTE)
+        if every > 1:
+            sentences.append(
+                f"Tests were {every} rounds apart (evaluation.every): what a target took is known to so many "
+                "rounds."
+            )
         if any(row.paper for row in self.rows):
             sentences.append(paper.NOTE)
         if untested:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,8 +100,8 @@ async def changes(following: Following, request: Request) -> AsyncIterator[str]:
             yield ": still here\n\n"
 
 
-def serve(folder: Path, host: str, port: int) -> None:
-    """Serve the page until interrupted."""
+def serve(folder: Path, host: str, port: int, ready: Callable[[], None]) -> None:
+    """Serve the page until interrupted; ``ready`` is called once it can be visited."""
     if not folder.is_dir():
         raise RunFolderError(f"{folder} is not a folder. Give the folder that holds the runs.")
     try:
@@ -109,4 +110,17 @@ def serve(folder: Path, host: str, port: int) -> None:
         app = application(folder, LOCAL if host in LOCAL else ["*"])
     except ImportError as error:
         raise ConfigError("fedcue watch needs its extra: pip install 'fedcue[watch]'.") from error
-    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=1)
+    with _listening(host, port) as listening:
+        ready()
+        settings = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+        uvicorn.Server(settings).run(sockets=[listening])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot listen on {host}:{port} ({error.strerror or error}). Give another --port or --host."
+        ) from error

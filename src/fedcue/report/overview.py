@@ -111,11 +111,23 @@ def _partition(settings: Mapping[str, Any]) -> str:
 
 
 def _training(settings: Mapping[str, Any]) -> str:
-    parts = {"epochs": "{} epochs", "batch_size": "batch {}", "lr": "rate {}", "optimiser": "{}"}
-    given = {key: settings.get(f"training.{key}") for key in parts}
-    return _joined(
-        *(text.format(value_label(given[key])) for key, text in parts.items() if given[key] is not None)
-    )
+    given = {key.removeprefix("training."): value for key, value in settings.items()}
+    parts = {"epochs": "{} epochs", "batch_size": "batch {}", "optimiser": "{}"}
+    words = [
+        text.format(value_label(given[key])) for key, text in parts.items() if given.get(key) is not None
+    ]
+    return _joined(*words, _rates(given))
+
+
+def _rates(given: Mapping[str, Any]) -> str | None:
+    """Return the rates that head and prompts are trained with: ``lr`` holds only where they have none."""
+    common = given.get("lr")
+    head, prompts = (given.get(key, common) for key in ("head_lr", "prompt_lr"))
+    if head is None and prompts is None:
+        return None
+    if head == prompts:
+        return f"rate {value_label(head)}"
+    return f"rate {value_label(head)} of the head, {value_label(prompts)} of the prompts"
 
 
 def _backbone(settings: Mapping[str, Any]) -> str:

@@ -91,6 +91,12 @@ class RunRecord:
         return bool(self.rounds) and "tested_again" in self.summary
 
     @property
+    def tested_every(self) -> int:
+        """Rounds between two tests; all of them where only the last is tested."""
+        every = number(section(self.config, "evaluation").get("every"))
+        return self.total_rounds if every == 0 else int(every or 1)
+
+    @property
     def untested(self) -> int:
         """Clients that could not be tested and are not in the accuracies."""
         clients = self.summary.get("untested")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedcue.clients.roster import Roster
 from fedcue.config.layers import dump
+from fedcue.errors import many
 
 LAST_ROUNDS = 10
 """Evaluated rounds whose mean stands beside the last round's accuracy."""
@@ -40,7 +41,9 @@ class Result:
             lines.append(f"ended after round {self.summary['rounds']}: {early}")
         if untested:
             names = ", ".join(str(failure["client"]) for failure in untested[:10])
-            lines.append(f"{len(untested)} clients could not be tested and are left out: {names}")
+            lines.append(
+                f"{many(len(untested), 'client')} could not be tested, left out of the numbers: {names}"
+            )
         return lines
 
 

@@ -65,6 +65,12 @@ def test_the_command_leaves_a_folder_that_reports_read(finished: Path, tmp_path:
     (run,) = find_runs([out])
     assert (run.state, run.method, run.problem) == ("finished", "fedvpt", "")
     assert run.last("mean_accuracy") == json.loads(result.stdout)["mean_accuracy"]
+    assert "last_rounds_mean_accuracy" not in run.summary, "it was measured under other priors"
+
+
+def test_the_command_tells_how_long_the_test_took_not_the_training(finished: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["evaluate", str(finished), "--out", str(tmp_path / "again")])
+    assert "(tested again in " in done.output
 
 
 def test_settings_of_training_are_refused(finished: Path) -> None:

@@ -306,3 +306,16 @@ def test_a_hub_repository_without_safetensors_is_refused(tmp_path: Path) -> None
 def test_a_name_that_is_nothing_is_explained() -> None:
     with pytest.raises(BackboneError, match="neither a folder nor a hub id"):
         load_backbone("./nowhere")
+
+
+def test_a_file_of_weights_is_read_with_the_config_beside_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    described = {**CONFIG, "pretrained_cfg": {"input_size": [3, 32, 32], "mean": [0.1, 0.2, 0.3]}}
+    folder = write_folder(tmp_path / "b", random_tensors(), described)
+    file = (folder / "model.safetensors").rename(folder / "mine.safetensors")
+    assert load_backbone(str(file)).architecture.mean == (0.1, 0.2, 0.3)
+    assert not caplog.records
+    (folder / "config.json").unlink()
+    assert load_backbone(str(file)).architecture.mean == (0.5, 0.5, 0.5)
+    assert "There is no config.json beside" in caplog.text

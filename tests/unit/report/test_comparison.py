@@ -106,3 +106,13 @@ def test_the_cost_to_the_target_stands_beside_the_papers_in_its_own_count(tmp_pa
 
 def test_without_a_warm_start_there_is_no_column_of_it(tmp_path: Path) -> None:
     assert "warm start" not in columns({("head", ""): [write_run(tmp_path / "run", "head", rounds=2)]})[0]
+
+
+@pytest.mark.parametrize(
+    ("every", "told"), [(1, ""), (5, "Tests were 5 rounds apart"), (0, "20 rounds apart")]
+)
+def test_how_exactly_rounds_to_a_target_are_known_is_said(tmp_path: Path, every: int, told: str) -> None:
+    write_run(tmp_path / "a", "pep", evaluation__every=every)
+    note = compare_runs({("pep", ""): [tmp_path / "a"]}, 0.8).note
+    assert ("rounds apart" in note) == bool(told)
+    assert told in note

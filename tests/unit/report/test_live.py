@@ -36,4 +36,4 @@ def test_only_a_run_that_went_on_is_read_again(tmp_path: Path, monkeypatch: pyte
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="is not a folder. Give the folder that holds the runs"):
-        serve(tmp_path / "nowhere", "127.0.0.1", 8765)
+        serve(tmp_path / "nowhere", "127.0.0.1", 8765, lambda: pytest.fail("not ready"))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support.run_folders import groups_in, write_run
 
 from fedcue.report.groups import group_runs
-from fedcue.report.overview import failures, headline, privacy
+from fedcue.report.overview import _training, failures, headline, privacy
 from fedcue.report.runs import find_runs
 
 
@@ -33,3 +34,17 @@ def test_failures_and_privacy_are_told(tmp_path: Path) -> None:
     assert texts[1] == "client 7, step train, reason NaN"
     [(_, lines)] = privacy(group_runs(runs))
     assert {line.name: line.text for line in lines} == {"name": "paper", "epsilon": "0.2"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"lr": 0.1}, "rate 0.1"),
+        ({"lr": 0.1, "head_lr": 0.03}, "rate 0.03 of the head, 0.1 of the prompts"),
+        ({"lr": 0.1, "head_lr": 0.03, "prompt_lr": 1.5}, "rate 0.03 of the head, 1.5 of the prompts"),
+        ({"lr": 0.1, "head_lr": 0.5, "prompt_lr": 0.5}, "rate 0.5"),
+        ({}, ""),
+    ],
+)
+def test_the_rates_told_are_those_that_were_used(settings: dict[str, float], text: str) -> None:
+    assert _training({f"training.{key}": value for key, value in settings.items()}) == text

@@ -19,6 +19,7 @@ from fedcue.data.apportion import deal
 from fedcue.data.dataset import Dataset, Indices
 from fedcue.data.partition.left_out import NOTHING, LeftOut, counted
 from fedcue.data.partition.shares import Counts, check_result, check_supply
+from fedcue.errors import many
 from fedcue.registry import Options
 
 
@@ -58,8 +59,8 @@ class Partition:
         untested = [self.names[client] for client in np.flatnonzero(self.test_sizes == 0).tolist()]
         told = [f"{counted(untested, ('has', 'have'))} no test image and cannot be tested."]
         kept = [
-            f"The dataset's own {len(self):,} clients are kept; partition={self.instead_of} is not used. To "
-            f"share their images out anew, give partition={self.instead_of} on the command line."
+            f"The dataset's own {many(len(self), 'client')} are kept; partition={self.instead_of} is not "
+            f"used. To share their images out anew, give partition={self.instead_of} on the command line."
         ]
         return [
             *(kept if self.instead_of else []),

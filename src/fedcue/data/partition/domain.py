@@ -19,7 +19,7 @@ class ByDomain(PartitionOptions):
 
     name: ClassVar[str] = "domain"
 
-    clients_per_domain: PositiveInt = Field(description="number of clients of each domain")
+    clients_per_domain: PositiveInt = Field(1, description="number of clients of each domain")
     classes_per_client: PositiveInt | None = Field(None, description="number of classes a client holds")
 
     def share(self, dataset: Dataset, generator: np.random.Generator) -> Partition:

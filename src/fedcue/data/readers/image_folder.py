@@ -14,7 +14,7 @@ from fedcue.data.dataset import Dataset
 from fedcue.data.options import DataOptions
 from fedcue.data.readers.folders import Item, build, folders, images, is_image
 from fedcue.data.readers.root import existing_folder
-from fedcue.errors import DataError
+from fedcue.errors import DataError, many
 
 TRAIN_NAMES = ("train", "training")
 TEST_NAMES = ("test", "val", "valid", "validation")
@@ -142,11 +142,11 @@ def _read_clients(root: Path) -> tuple[list[Item], list[str]]:
 
 def _told(dataset: Dataset, root: Path, layout: LayoutName) -> str:
     counts = [
-        f"{len(names):,} {what}"
-        for names, what in (
-            (dataset.classes, "classes"),
-            (dataset.domain_names, "domains"),
-            (dataset.owner_names, "clients"),
+        many(len(names), *noun)
+        for names, noun in (
+            (dataset.classes, ("class", "classes")),
+            (dataset.domain_names, ("domain",)),
+            (dataset.owner_names, ("client",)),
         )
         if names
     ]

@@ -13,6 +13,8 @@ def existing_folder(root: Path | None) -> Path:
     if root is None:
         raise DataError("data.root is missing: give the folder of your images, data.root=FOLDER.")
     folder = root.expanduser()
+    if folder.suffix.lower() in (".csv", ".parquet") and folder.is_file():
+        raise DataError(f"data.root={root} is a list of images, not a folder. Give data=manifest to read it.")
     if not folder.is_dir():
         raise DataError(f"data.root={root} is not a folder. Give the folder that holds your images.")
     if not os.access(folder, os.R_OK | os.X_OK):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib import font_manager
 from matplotlib.figure import Figure as Canvas
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import LogLocator
@@ -18,16 +23,25 @@ from fedcue.record.files import write_bytes, write_text
 from fedcue.report.figures.figure import Axis, Figure, Panel, to_csv
 from fedcue.report.palette import LIGHT
 
+log = logging.getLogger(__name__)
+
 LEGEND_POINTS, KEY_POINTS = 9, 45
 """Size of a legend's letters, and the width of the line beside them with its gaps."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h")
 DASHES = ("-", "--", ":")
 STYLE: Any = {
-    "font.family": "sans-serif", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
+    "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
     "axes.grid": True, "grid.color": "#e3e6ea", "axes.axisbelow": True, "axes.titlesize": 10,
     "axes.titlelocation": "left", "legend.frameon": False, "legend.fontsize": LEGEND_POINTS,
     "svg.fonttype": "none", "svg.hashsalt": "fedcue", "text.parse_math": False, "savefig.dpi": 160,
 }  # fmt: skip
+OTHER_SCRIPTS = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Noto Sans SC", "Noto Sans JP",
+    "Source Han Sans SC", "WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "IPAexGothic",
+    "IPAGothic", "TakaoGothic", "NanumGothic", "Hiragino Sans", "PingFang SC", "Microsoft YaHei", "Yu Gothic",
+    "Malgun Gothic", "Arial Unicode MS", "Noto Sans Arabic", "Noto Sans Hebrew", "Noto Sans Thai",
+)  # fmt: skip
+"""Fonts with the letters that matplotlib's own lacks, such as Chinese and Japanese ones, where installed."""
 FORMATS = (".png", ".svg", ".csv")
 
 
@@ -38,7 +52,7 @@ def save(figure: Figure, *paths: Path) -> None:
             raise ConfigError(
                 f"Cannot write {path.name!r}: a figure is a file ending in {', '.join(FORMATS)}."
             )
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context({**STYLE, "font.family": families()}), _missing_letters_told():
         drawn = [path for path in paths if path.suffix.lower() != ".csv"]
         canvas = paint(figure) if drawn else None
         for path in paths:
@@ -51,6 +65,29 @@ def save(figure: Figure, *paths: Path) -> None:
                 out, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": "fedcue"}
             )
             write_bytes(path, out.getvalue())
+
+
+@contextmanager
+def _missing_letters_told() -> Iterator[None]:
+    """Say in one line that no installed font has some letters, instead of once for each letter."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    if any("Glyph" in str(one.message) for one in caught):
+        log.warning(
+            "No font here has some letters of the labels: they are boxes in PNG files, right in SVG files. "
+            "Install a font that has them, such as Debian's fonts-noto-cjk."
+        )
+    for one in caught:
+        if "Glyph" not in str(one.message):
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
+@cache
+def families() -> list[str]:
+    """Return the fonts to draw with: matplotlib's own, then those installed here for other scripts."""
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    return ["DejaVu Sans", *(name for name in OTHER_SCRIPTS if name in installed)]
 
 
 def paint(figure: Figure) -> Canvas:

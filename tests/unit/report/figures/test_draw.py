@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib as mpl
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from support.run_folders import groups_in, write_run
 
+from fedcue.report.figures import draw
 from fedcue.report.figures.catalogue import build
 from fedcue.report.figures.draw import STYLE, paint, save
 from fedcue.report.groups import RunGroup
@@ -74,3 +77,27 @@ def test_a_panel_has_its_own_legend_where_a_colour_means_another_name_there(tmp_
         ["PEP-FedPT, temperature 0.05", "PEP-FedPT, temperature 1"],
         ["PEP-FedPT, layers 0-1", "PEP-FedPT, layers 4-5"],
     ]
+
+
+def test_fonts_of_other_scripts_are_taken_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = [SimpleNamespace(name="IPAGothic"), SimpleNamespace(name="Comic Sans")]
+    monkeypatch.setattr(draw.font_manager, "fontManager", SimpleNamespace(ttflist=installed))
+    draw.families.cache_clear()
+    try:
+        assert draw.families() == ["DejaVu Sans", "IPAGothic"]
+    finally:
+        draw.families.cache_clear()
+
+
+def test_letters_that_no_font_has_are_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(draw, "families", lambda: ["DejaVu Sans"])
+    for number, method in enumerate(("猫と犬", "鳥")):
+        write_run(tmp_path / str(number), method=method, rounds=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save(build("accuracy-rounds", groups_in(tmp_path)), tmp_path / "f.png", tmp_path / "f.svg")
+    assert [record.message for record in caplog.records if "No font here has" in record.message]
+    assert len(caplog.records) == 1
+    assert "猫" in (tmp_path / "f.svg").read_text()
