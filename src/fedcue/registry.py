@@ -146,6 +146,7 @@ AGGREGATES = Registry(
         "trimmed_mean": "fedcue.aggregate.robust:TrimmedMean",
         "median": "fedcue.aggregate.robust:Median",
         "krum": "fedcue.aggregate.robust:Krum",
+        "secure": "fedcue.aggregate.secure:Secure",
     },
 )
 PRIVACY = Registry(

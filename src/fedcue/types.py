@@ -199,8 +199,12 @@ def moved(tensors: Tensors, to: device | str) -> dict[str, Tensor]:
 
 
 def count_floats(tensors: Tensors) -> int:
-    """Count the floating-point numbers in ``tensors`` (masks and counters are not floats)."""
-    return sum(tensor.numel() for tensor in tensors.values() if tensor.is_floating_point())
+    """Count the floating-point numbers in ``tensors`` (masks and counters are not floats).
+
+    Words of 64 bits are numbers too: those of a secure sum.
+    """
+    numbers = (t for t in tensors.values() if t.is_floating_point() or t.dtype == torch.uint64)
+    return sum(tensor.numel() for tensor in numbers)
 
 
 def count_bytes(tensors: Tensors) -> int:

@@ -32,9 +32,7 @@ class Sums:
 
     def add(self, update: Update) -> None:
         """Add an update."""
-        weight = float(update.samples) if self.weighting == "size" else 1.0
-        self.weight += weight
-        self.updates += 1
+        weight = self.count(update)
         if self.table.needs_each:
             self.each.append(update)
             return
@@ -42,6 +40,13 @@ class Sums:
             weighted = name in self.table and self.table[name].weighted
             term = tensor.to(torch.float64) * (weight if weighted else 1.0)
             self.tensors[name] = self.tensors[name] + term if name in self.tensors else term
+
+    def count(self, update: Update) -> float:
+        """Count an update without looking at its tensors; return its weight."""
+        weight = float(update.samples) if self.weighting == "size" else 1.0
+        self.weight += weight
+        self.updates += 1
+        return weight
 
     def mean(self, name: str) -> Tensor:
         """Return the weighted mean of the tensor ``name`` in float32."""

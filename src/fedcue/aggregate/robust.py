@@ -37,9 +37,18 @@ class Aggregation(Options):
         return False
 
     @property
+    def sums_only(self) -> bool:
+        """Whether the server sees no single update."""
+        return False
+
+    @property
     def least(self) -> int:
         """The fewest updates with which the rule keeps its promise."""
         return 1
+
+    def needed(self, asked: int) -> int:
+        """Return the fewest updates of so many clients asked with which it keeps its promise."""
+        return self.least
 
     @property
     def described(self) -> str:
@@ -54,6 +63,16 @@ class Aggregation(Options):
                 f"but clients_per_round={clients}. Give clients_per_round={self.least} or more, or fewer "
                 "aggregate.attackers."
             )
+
+    def leave(
+        self,
+        update: Update,
+        table: TensorTable,
+        weighting: Weighting = "uniform",
+        prepare: Callable[[Update], Update] = lambda update: update,
+    ) -> Update:
+        """Return an update as a client sends it to be added up: here as it is."""
+        return update
 
     def adding(
         self,

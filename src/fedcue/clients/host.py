@@ -100,7 +100,8 @@ class Host:
         kept = ClientMemory(moved(update.kept, "cpu"))
         update = replace(update, tensors=moved(update.tensors, "cpu"), kept={})
         check_finite(update)
-        return guard.leave(update, download.tensors), kept
+        method = self.method
+        return guard.leave(update, download.tensors, method.weighting, method.added), kept
 
     def test(
         self, clients: Sequence[int], download: Download, memory: ClientMemory, final: bool

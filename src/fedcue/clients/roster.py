@@ -78,7 +78,8 @@ class Roster:
     @property
     def needed_updates(self) -> int:
         """How many updates a round needs: those asked for, and those without which no rule can hold."""
-        return max(self.config.min_updates, self.config.aggregate.least)
+        config = self.config
+        return max(config.min_updates, config.aggregate.needed(config.clients_per_round))
 
     @cached_property
     def listed(self) -> NDArray[np.int64]:

@@ -140,6 +140,8 @@ def check(config: RunConfig) -> None:
     """Refuse what a deployment cannot keep."""
     if config.transport.name != "dense" or config.transport.dtype != "float32":
         raise ConfigError("A deployment sends whole float32 tensors: give transport=dense, float32.")
+    if config.aggregate.sums_only:
+        raise ConfigError("aggregate=secure is for simulations so far. Give aggregate=mean.")
     if config.privacy.secret_sample:
         raise ConfigError(
             "privacy.sample=secret is for simulations: in a deployment who takes part follows from the seed, "

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from fedcue.aggregate.mean import sum_updates
 from fedcue.model.vit import VisionTransformer
 from fedcue.plan.counting_vit import Work
 from fedcue.plan.stand_ins import StandIn
@@ -82,9 +81,11 @@ class TypicalClient:
         wire = Wire(self.config, self.roster.table)
         with meter.reading(classes) as self.warm:  # a visit here has an image per class
             reply = host.warm_up(client)
-        replies = [] if reply is None else [wire.first_reply(reply)]
+        adding = self.config.aggregate.adding({}, self.roster.table)
+        if reply is not None:
+            adding.add(wire.first_reply(reply))
         self.warm_traffic, wire.traffic = wire.traffic, Traffic()
-        state = self.method.start(sizes, seed, sum_updates(replies, self.roster.table))
+        state = self.method.start(sizes, seed, adding.sums())
         sent = self.method.download(state, client, sizes, seed)
         download = Download(client, state.round, seed, sent)
         wire.download(download)

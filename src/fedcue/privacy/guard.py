@@ -40,14 +40,22 @@ class Guard:
     privacy: Privacy
     table: TensorTable
     stream: Streams
+    aggregation: Aggregation
 
     def class_sums(self, classes: int) -> CentroidSums:
         """Return what the client gathers its class statistics with."""
         return self.privacy.class_sums(classes, self.stream)
 
-    def leave(self, update: Update, reference: Tensors) -> Update:
+    def leave(
+        self,
+        update: Update,
+        reference: Tensors,
+        weighting: Weighting = "uniform",
+        prepare: Callable[[Update], Update] = lambda update: update,
+    ) -> Update:
         """Return the update as it leaves the client, which was sent ``reference``."""
-        return self.privacy.leave(update, reference, self.table, self.stream)
+        update = self.privacy.leave(update, reference, self.table, self.stream)
+        return self.aggregation.leave(update, self.table, weighting, prepare)
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class Protection:
 
     def guard(self, client: int, moment: int | str) -> Guard:
         """Return the protection of one client at the warm start or in a round."""
-        return Guard(self.privacy, self.table, partial(self.stream, client, moment))
+        return Guard(self.privacy, self.table, partial(self.stream, client, moment), self.aggregation)
 
     def adding(
         self,
@@ -80,7 +88,13 @@ def check_protection(
 ) -> None:
     """Raise a ``ConfigError`` where method, rule and privacy do not go together."""
     privacy.check(method, table)
-    if privacy.central and not aggregation.plain:
+    if aggregation.sums_only and table.needs_each:
+        single = [spec.name for spec in table.uploads if spec.kind == "own"]
+        raise ConfigError(
+            f"aggregate={aggregation.name} shows the server nothing but sums, and {method} needs every "
+            f"client's own {', '.join(single)}. Give aggregate=mean, or another method."
+        )
+    if privacy.central and (not aggregation.plain or aggregation.sums_only):
         raise ConfigError(
             "privacy.where=central knows the sensitivity of a plain mean only. "
             "Give aggregate=mean without norm_bound, or privacy.where=local."

@@ -163,16 +163,17 @@ class Run:
         self.folder.write_config(dump(self.config))
         self.observer.stage("warm start")
         started, answered, failures = time.perf_counter(), 0, []
+        asked = self.roster.schedule.first()
         self.budget.recount(self.folder.read_releases())
         self.budget.warm_up()
         adding = self.roster.protection.adding({}, "warm up")
-        for reply in self.engine.warm_up(self.roster.schedule.first()):
+        for reply in self.engine.warm_up(asked):
             if isinstance(reply, Failure):
                 failures.append(reply)
             else:
                 answered += 1
                 adding.add(self.wire.first_reply(reply))
-        least = self.config.aggregate.least
+        least = self.config.aggregate.needed(len(asked))
         if self.roster.table.replied and answered < least:
             raise FedcueError(
                 f"{answered} clients answered before round 0, aggregate={self.config.aggregate.name} needs "

@@ -39,6 +39,11 @@ def check_transport(config: RunConfig) -> None:
             f"transport=sparse sends only the rows of a client's own classes, but with {reason} every "
             "class counts. Use transport=dense."
         )
+    if config.aggregate.sums_only and (config.transport.name, config.transport.dtype) != ("dense", "float32"):
+        raise ConfigError(
+            f"aggregate={config.aggregate.name} adds up whole words of all numbers, so that nothing shows "
+            "which classes a client holds. Give transport=dense and transport.dtype=float32."
+        )
     if config.transport.dtype == "float16" and config.privacy.central:
         raise ConfigError(
             "transport.dtype=float16 rounds what clients send before the server adds its noise: one "

@@ -63,24 +63,15 @@ class FixedPoint:
 
     def pack(self, tensors: Mapping[str, NDArray[np.generic]]) -> Words:
         """Return all arrays as one vector of words, by name in alphabetical order."""
-        parts = [self._words(name, np.asarray(tensors[name])) for name in sorted(tensors)]
-        return np.concatenate([np.zeros(0, np.uint64), *parts])
+        return join({name: self.words(name, np.asarray(tensors[name])) for name in tensors})
 
     def unpack(self, words: Words, shapes: Shapes) -> dict[str, NDArray[np.float64]]:
         """Return the arrays of these shapes that a vector of words (or a sum of such) stands for."""
-        expected = count_words(shapes)
-        if words.dtype != np.uint64 or words.shape != (expected,):
-            raise SecureSumError(
-                f"A vector of {words.shape} {words.dtype} was given for arrays of {expected} numbers. "
-                "Give one uint64 word for each number."
-            )
-        numbers = words.view(np.int64).astype(np.float64) / self.scale
-        arrays, start = {}, 0
-        for name in sorted(shapes):
-            stop = start + math.prod(shapes[name])
-            arrays[name] = numbers[start:stop].reshape(shapes[name])
-            start = stop
-        return arrays
+        return {name: self.numbers(own) for name, own in split(words, shapes).items()}
+
+    def numbers(self, words: Words) -> NDArray[np.float64]:
+        """Return the numbers that words stand for."""
+        return words.view(np.int64).astype(np.float64) / self.scale
 
     def add_up(self, vectors: Iterable[Words]) -> Words:
         """Return the sum of the vectors: what secure summation computes without seeing them."""
@@ -92,21 +83,43 @@ class FixedPoint:
             raise SecureSumError("No vector was given to add up. Give at least one.")
         return total
 
-    def _words(self, name: str, values: NDArray[np.generic]) -> Words:
+    def words(self, name: str, values: NDArray[np.generic]) -> Words:
+        """Return an array as words of the same shape, or refuse it by its name."""
         if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
             raise SecureSumError(
                 f"Tensor {name!r} is of type {values.dtype}. Allowed: booleans, integers and floats "
                 "of at most 64 bits."
             )
-        numbers = values.astype(np.float64).ravel()
+        numbers = values.astype(np.float64)
         bad = np.flatnonzero(~(np.abs(numbers) <= self.limit))
         if bad.size:
             raise OutOfRange(
-                f"Tensor {name!r} holds {numbers[bad[0]]:g} at position {int(bad[0])} ({bad.size} values of "
-                f"{numbers.size} are out of range). Allowed: numbers from -{self.limit:g} to {self.limit:g}. "
-                "Raise the limit of the fixed-point numbers or make the tensor smaller."
+                f"Tensor {name!r} holds {numbers.ravel()[bad[0]]:g} at position {int(bad[0])} ({bad.size} "
+                f"values of {numbers.size} are out of range). Allowed: numbers from -{self.limit:g} to "
+                f"{self.limit:g}. Raise the limit of the fixed-point numbers or make the tensor smaller."
             )
         return np.rint(numbers * self.scale).astype(np.int64).view(np.uint64)
+
+
+def join(words: Mapping[str, Words]) -> Words:
+    """Return named words as one vector, by name in alphabetical order."""
+    return np.concatenate([np.zeros(0, np.uint64), *(words[name].ravel() for name in sorted(words))])
+
+
+def split(vector: Words, shapes: Shapes) -> dict[str, Words]:
+    """Return the named words of these shapes that were joined to a vector."""
+    expected = count_words(shapes)
+    if vector.dtype != np.uint64 or vector.shape != (expected,):
+        raise SecureSumError(
+            f"A vector of {vector.shape} {vector.dtype} was given for arrays of {expected} numbers. "
+            "Give one uint64 word for each number."
+        )
+    words, start = {}, 0
+    for name in sorted(shapes):
+        stop = start + math.prod(shapes[name])
+        words[name] = vector[start:stop].reshape(shapes[name])
+        start = stop
+    return words
 
 
 def count_words(shapes: Shapes) -> int:
