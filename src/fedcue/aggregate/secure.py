@@ -122,7 +122,9 @@ class WordAdding:
         return self.total
 
 
-def word_shapes(specs: Iterable[TensorSpec], prepare: Callable[[Update], Update]) -> Shapes:
+def word_shapes(
+    specs: Iterable[TensorSpec], prepare: Callable[[Update], Update] = lambda update: update
+) -> Shapes:
     """Return the shapes of a client's words, as they follow from what it uploads."""
     zeros = {spec.name: torch.zeros([size or 0 for size in spec.shape], dtype=spec.dtype) for spec in specs}
     return {name: tuple(tensor.shape) for name, tensor in prepare(Update(0, 1, zeros)).tensors.items()}

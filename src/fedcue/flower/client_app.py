@@ -7,7 +7,8 @@ orders for every client of the node that has something to do.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -21,8 +22,11 @@ from fedcue.flower.messages import (
     write_outcomes,
     write_refusal,
 )
-from fedcue.flower.node import Node, open_node
+from fedcue.flower.node import Node, open_node, open_vault
 from fedcue.flower.reasons import told
+from fedcue.flower.terms import Terms
+from fedcue.flower.vault import Vault
+from fedcue.types import Update
 
 log = logging.getLogger(__name__)
 app = ClientApp()
@@ -51,19 +55,30 @@ def train(message: Message, context: Context) -> Message:
     return _work(message, context, _train)
 
 
+@app.train("secure")
+def secure(message: Message, context: Context) -> Message:
+    """Take the next step of a secure sum; nothing is trained, so neither images nor model are read."""
+    return _work(message, context, _secure, open_vault)
+
+
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Test clients on their own images; only the numbers of right and of all images are sent."""
     return _work(message, context, _evaluate)
 
 
-def _work(message: Message, context: Context, do: Callable[[Node, Order], Outcome]) -> Message:
+def _work(
+    message: Message,
+    context: Context,
+    do: Callable[[Any, Order], Outcome],
+    opened: Callable[[Terms, Mapping[str, Any]], Any] = open_node,
+) -> Message:
     """Carry out the orders one by one; a client that fails does not stop the others."""
     terms, orders = read_orders(message.content)
     outcomes = []
     for order in orders:
         try:
-            outcomes.append(do(open_node(terms, context.node_config), order))
+            outcomes.append(do(opened(terms, context.node_config), order))
         except Exception as error:  # the others go on
             step = do.__name__.strip("_").replace("_", " ")
             outcomes.append(Outcome(order.client, failure=_failure(step, error, order.client)))
@@ -73,9 +88,7 @@ def _work(message: Message, context: Context, do: Callable[[Node, Order], Outcom
 def _warm_up(node: Node, order: Order) -> Outcome:
     node.release(order.client, first=True)
     reply = node.host.warm_up(order.client)
-    if reply is None:
-        return Outcome(order.client)
-    return Outcome(order.client, reply.tensors, reply.samples, reply.loss)
+    return Outcome(order.client) if reply is None else _sent(node, order, reply, 0)
 
 
 def _train(node: Node, order: Order) -> Outcome:
@@ -87,7 +100,23 @@ def _train(node: Node, order: Order) -> Outcome:
     update, memory = node.host.train(download, memory)
     if node.host.table.kept:
         node.memories.save(order.client, order.memory, download.round, memory)
-    return Outcome(order.client, update.tensors, update.samples, update.loss)
+    return _sent(node, order, update, download.round + 1)
+
+
+def _sent(node: Node, order: Order, update: Update, moment: int) -> Outcome:
+    """Return an update as it is, or the first message of the secure sum that it is for: never its words."""
+    if node.vault is None:
+        return Outcome(order.client, update.tensors, update.samples, update.loss)
+    if order.session is None:
+        raise ClientError("the server asked for an update, and the settings for a secure sum")
+    words = {name: tensor.numpy() for name, tensor in update.tensors.items()}
+    return Outcome(order.client, message=node.vault.begin(order.client, order.session, moment, words))
+
+
+def _secure(vault: Vault, order: Order) -> Outcome:
+    if order.session is None:
+        raise ClientError("the server named no secure sum")
+    return Outcome(order.client, message=vault.answer(order.client, order.session, order.request))
 
 
 def _evaluate(node: Node, order: Order) -> Outcome:

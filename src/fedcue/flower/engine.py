@@ -10,17 +10,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from fedcue.aggregate.secure import Secure, word_shapes
 from fedcue.config.settings import RunConfig
 from fedcue.errors import ClientError, FedcueError
 from fedcue.evaluate.accuracy import Accuracies
 from fedcue.flower.enrolment import Enrolment
-from fedcue.flower.expected import Expected, expected_replies
-from fedcue.flower.messages import EVALUATE, JOIN, TRAIN, WARM_UP, Order, Outcome, write_orders
+from fedcue.flower.expected import Expected, ExpectedMessage, expected_replies
+from fedcue.flower.messages import EVALUATE, JOIN, SECURE, TRAIN, WARM_UP, Order, Outcome, write_orders
 from fedcue.flower.network import Network
 from fedcue.flower.replies import read_members, read_outcomes
+from fedcue.flower.sums import RunningSum, SumStore
 from fedcue.flower.terms import Terms
 from fedcue.model.vit import Architecture
 from fedcue.rounds.engine import Failure, Insight
+from fedcue.secure.fixed_point import Shapes, count_words
 from fedcue.types import ClientMemory, Download, ServerState, Update
 
 log = logging.getLogger(__name__)
@@ -40,6 +43,8 @@ class Patience:
     """For the replies of a round, however many clients are still silent."""
     nodes: float
     """For enough nodes to be connected."""
+    step: float = 120.0
+    """For the replies in each further step of a secure sum."""
 
 
 class FlowerEngine:
@@ -55,7 +60,10 @@ class FlowerEngine:
         shape: Architecture,
         patience: Patience,
         enrolment: Enrolment,
+        sums: SumStore,
     ) -> None:
+        self.sums = sums
+        self.rule = config.aggregate if isinstance(config.aggregate, Secure) else None
         self.network, self.patience, self.terms, self.enrolment = network, patience, terms, enrolment
         self._ask_again: dict[int, float] = {}
         """From node to the time at which it is asked to join again."""
@@ -112,6 +120,8 @@ class FlowerEngine:
         for node, answer in self.network.ask(JOIN, contents, self.patience.round).items():
             try:
                 members = read_members(answer, self.terms.clients)
+                if self.rule is not None and not all(member.identity for member in members):
+                    raise ClientError("it has no key for secure sums")
                 self.enrolment.admit(node, nodes[node], members, nodes)
                 self._refusals.pop(node, None)
                 self._ask_again[node] = float("inf")
@@ -127,7 +137,11 @@ class FlowerEngine:
         if not self.first_reply.specs:
             return
         orders = [Order(client) for client in clients]
-        for outcome in self._carry_out(WARM_UP, orders, self.first_reply, len(orders), 1):
+        if self.rule is not None:
+            outcomes = self._summed(self.rule, WARM_UP, 0, orders, word_shapes(self.first_reply.specs))
+        else:
+            outcomes = self._carry_out(WARM_UP, orders, self.first_reply, len(orders), 1)
+        for outcome in outcomes:
             yield outcome if isinstance(outcome, Failure) else _update(outcome)
 
     def train(
@@ -135,15 +149,17 @@ class FlowerEngine:
     ) -> Iterator[tuple[Update, ClientMemory] | Failure]:
         """Train clients; yield updates and where memories are, or failures, in the order of ``jobs``."""
         orders = [Order(download.client, download, _written(memory)) for download, memory in jobs]
-        needed = min(self.roster.needed_updates, len(orders))
-        for order, outcome in zip(
-            orders, self._carry_out(TRAIN, orders, self.reply, needed, needed), strict=True
-        ):
+        if self.rule is not None and orders:
+            shapes = word_shapes(self.reply.specs, self.roster.method.added)
+            outcomes = self._summed(self.rule, TRAIN, _round_of(orders[0]) + 1, orders, shapes)
+        else:
+            needed = min(self.roster.needed_updates, len(orders))
+            outcomes = self._carry_out(TRAIN, orders, self.reply, needed, needed)
+        for order, outcome in zip(orders, outcomes, strict=True):
             if isinstance(outcome, Failure):
                 yield outcome
             else:
-                assert order.download is not None
-                yield _update(outcome), ClientMemory({ROUND: torch.tensor(order.download.round)})
+                yield _update(outcome), ClientMemory({ROUND: torch.tensor(_round_of(order))})
 
     def evaluate(self, state: ServerState, memories: Mapping[int, ClientMemory], final: bool) -> Accuracies:
         """Ask every client the method can serve for its own accuracy."""
@@ -172,8 +188,42 @@ class FlowerEngine:
         """Return nothing: what clients hold stays with them."""
         return Insight()
 
+    def _summed(
+        self, rule: Secure, kind: str, moment: int, orders: Sequence[Order], shapes: Shapes
+    ) -> list[Outcome | Failure]:
+        """Let clients work and add up their words step by step; no single one's is ever seen.
+
+        ``moment`` is 0 before the first round and then the round's number.
+        """
+        asked, members = [order.client for order in orders], self.enrolment.register.members
+        running = self.sums.find(moment, asked)
+        if running is None:
+            needed, words = rule.needed(len(asked)), count_words(shapes)
+            present = self._gather(set(asked), len(asked) if kind == WARM_UP else needed, needed)
+            keys = {client: bytes.fromhex(members[client].identity) for client in present}
+            running = self.sums.begin(moment, asked, keys, needed, words, rule.fixed_point)
+            self._step(running, kind, [order for order in orders if order.client in present])
+        while running.goes_on:
+            requests = running.server.requests()
+            self._step(running, SECURE, [Order(client, request=requests[client]) for client in requests])
+        return running.outcomes(shapes, members)
+
+    def _step(self, running: RunningSum, kind: str, orders: Sequence[Order]) -> None:
+        """Do one step of a secure sum with those who can be reached."""
+        orders = [replace(order, session=running.session) for order in orders]
+        wanted = min(running.server.lacking, len(orders))
+        for outcome in self._carry_out(kind, orders, running.expected, wanted, 0):
+            if isinstance(outcome, Failure):
+                running.failures[outcome.client] = outcome.reason
+        running.advance()
+
     def _carry_out(
-        self, kind: str, orders: Sequence[Order], expected: Expected, wanted: int, needed: int
+        self,
+        kind: str,
+        orders: Sequence[Order],
+        expected: Expected | ExpectedMessage,
+        wanted: int,
+        needed: int,
     ) -> list[Outcome | Failure]:
         """Send orders to the clients' nodes; return what came of each, in order."""
         present = self._gather({order.client for order in orders}, wanted, needed)
@@ -183,7 +233,8 @@ class FlowerEngine:
             if order.client in present:
                 by_node.setdefault(places[order.client], []).append(order)
         contents = {node: write_orders(self.terms, own) for node, own in by_node.items()}
-        answers = self.network.ask(kind, contents, self.patience.round)
+        timeout = self.patience.step if kind == SECURE else self.patience.round
+        answers = self.network.ask(kind, contents, timeout)
         outcomes: dict[int, Outcome | Failure] = {}
         for node, own in by_node.items():
             outcomes |= read_outcomes(answers[node], [order.client for order in own], expected, members)
@@ -193,6 +244,11 @@ class FlowerEngine:
 
 def _update(outcome: Outcome) -> Update:
     return Update(outcome.client, outcome.samples, outcome.tensors, outcome.loss)
+
+
+def _round_of(order: Order) -> int:
+    assert order.download is not None, "clients train from what they are sent"
+    return order.download.round
 
 
 def _written(memory: ClientMemory) -> int | None:

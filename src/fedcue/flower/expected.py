@@ -12,12 +12,16 @@ from torch import Tensor
 from fedcue.clients.roster import Roster
 from fedcue.errors import ClientError
 from fedcue.privacy.mechanisms import DifferentialPrivacy, Privacy
+from fedcue.secure.refusals import SecureSumError
+from fedcue.secure.server import Server
 from fedcue.types import Tensors, TensorSpec
 
 LARGEST = 1e9
 """No honest weight, feature or loss is larger; sums and squares of such numbers are finite in float32."""
 MOST_NOISE = 50
 """Deviations of its own noise that a client may be away from what it could send without noise."""
+MOST_RECORD = 256
+"""Bytes that a message of a secure sum may hold for each client at most."""
 HEADER = 65536
 """Bytes that names and shapes may take beside the numbers."""
 
@@ -104,6 +108,26 @@ class Expected:
         assert spec.kind is not None, "privacy=dp admits no tensor without a kind"
         like = torch.empty([_size(size) for size in spec.shape], device="meta")
         return MOST_NOISE * privacy.noise * privacy.sensitivity(spec.kind, like)
+
+
+@dataclass(frozen=True)
+class ExpectedMessage:
+    """A message of a secure sum: the server's half of the protocol takes it, or says why not."""
+
+    server: Server
+
+    @property
+    def most_bytes(self) -> int:
+        """How many bytes a client's message may have at most: its words, or shares for all others."""
+        session = self.server.session
+        return HEADER + 8 * session.words + MOST_RECORD * len(session.identities)
+
+    def take(self, client: int, data: bytes) -> None:
+        """Take the message of a client, or raise a ``ClientError`` that names what is wrong with it."""
+        try:
+            self.server.receive(client, data)
+        except SecureSumError as error:
+            raise ClientError(str(error)) from error
 
 
 def expected_replies(roster: Roster) -> tuple[Expected, Expected, Expected]:

@@ -3,7 +3,7 @@
 Node config: ``partition-id=I`` makes the node client I of the recipe's partition; with
 ``num-partitions=N`` it hosts clients I, I + N, I + 2 N and so on. ``data=PATH`` makes it a site with
 images of its own instead, a folder or Parquet file, whose clients get the same ids. ``max-epsilon=E`` is a
-budget of the node's own, over all runs.
+budget of the node's own, over all runs. ``identities=FILE`` holds the keys of all clients for secure sums.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedcue.aggregate.secure import Secure
 from fedcue.clients.federation import decode_used, load_model, split
 from fedcue.clients.host import Host, tested_part
 from fedcue.config.layers import resolve
@@ -35,6 +36,7 @@ from fedcue.flower.memory import MemoryStore
 from fedcue.flower.messages import Member
 from fedcue.flower.replies import NAME
 from fedcue.flower.terms import RefusalError, Terms
+from fedcue.flower.vault import Vault, read_others
 from fedcue.model.frozen_cache import FrozenCache
 from fedcue.privacy.guard import Protection, fresh_stream
 from fedcue.types import Sizes
@@ -42,7 +44,7 @@ from fedcue.types import Sizes
 log = logging.getLogger(__name__)
 NODE_KEYS = (
     "partition-id", "num-partitions", "data", "data-root", "name", "domain", "heldout", "backbone", "device",
-    "threads", "memory", "max-epsilon",
+    "threads", "memory", "max-epsilon", "identities",
 )  # fmt: skip
 """What a node config may say."""
 
@@ -57,6 +59,8 @@ class Node:
     images: str
     """Where the node's images come from: they are what the journal counts for."""
     run: str
+    vault: Vault | None
+    """The clients' part in secure sums, if the run has any."""
 
     def members(self) -> list[Member]:
         """Return what the node tells of its clients."""
@@ -70,6 +74,7 @@ class Node:
                 test_size=len(client.test),
                 validation_size=len(client.validation),
                 spent=self.journal.spent(self._images(client.id)),
+                identity="" if self.vault is None else self.vault.public_key(client.id).hex(),
             )
             for client in self.host.clients
         ]
@@ -85,10 +90,37 @@ class Node:
 
 def open_node(terms: Terms, node: Mapping[str, Any]) -> Node:
     """Return the node's clients, or raise ``RefusalError`` if server and node do not agree."""
+    _check_keys(node)
+    return _open(terms.to_json(), tuple(sorted(node.items())))
+
+
+def open_vault(terms: Terms, node: Mapping[str, Any]) -> Vault:
+    """Return the clients' part in secure sums, for which neither images nor model are read."""
+    _check_keys(node)
+    vault = _vault(_config(terms, node), terms.run, node)
+    if vault is None:
+        raise RefusalError("the settings ask for no secure sums")
+    return vault
+
+
+def _vault(config: RunConfig, run: str, node: Mapping[str, Any]) -> Vault | None:
+    if not isinstance(config.aggregate, Secure):
+        return None
+    return Vault(_memory_folder(node), run, config.aggregate, read_others(node.get("identities")))
+
+
+def _memory_folder(node: Mapping[str, Any]) -> Path:
+    """Return where the node's clients keep what they remember: for its owner only."""
+    folder = Path(node.get("memory", "~/.fedcue/memory")).expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    return folder
+
+
+def _check_keys(node: Mapping[str, Any]) -> None:
     for key in node:
         if key not in NODE_KEYS:
             raise ConfigError(unknown("key of the node config", key, NODE_KEYS))
-    return _open(terms.to_json(), tuple(sorted(node.items())))
 
 
 @lru_cache(maxsize=32)
@@ -117,14 +149,13 @@ def _open(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
     )
     places = {client.id: place for place, client in enumerate(clients)}
     host = Host(config, clients, places, frozen, sizes, protection)
-    folder = Path(node.get("memory", "~/.fedcue/memory")).expanduser()
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
+    folder = _memory_folder(node)
     own = float(node["max-epsilon"]) if "max-epsilon" in node else None
     journal = Journal(folder / "releases.jsonl", own)
     journal.check(config.privacy)
     images = str(Path(str(node["data"])).expanduser().resolve()) if "data" in node else config.data.name
-    return Node(host, MemoryStore(folder, terms.run), journal, images, terms.run)
+    vault = _vault(config, terms.run, node)
+    return Node(host, MemoryStore(folder, terms.run), journal, images, terms.run, vault)
 
 
 def _config(terms: Terms, node: Mapping[str, Any]) -> RunConfig:

@@ -47,7 +47,10 @@ class Register:
 
     def place(self, node: int, key: str, members: Sequence[Member], present: Collection[int]) -> None:
         """Let a node speak for some clients, or raise a ``ClientError`` if they are another's."""
+        others = [*members, *self.members.values()]
         for member in members:
+            if member.identity and any(o.identity == member.identity and o.id != member.id for o in others):
+                raise ClientError(f"its client {member.id} has the key of another client for secure sums")
             other, owner = self.places.get(member.id), self.keys.get(member.id, "")
             if owner and owner != key:
                 raise ClientError(
@@ -57,7 +60,7 @@ class Register:
                 raise ClientError(f"its client {member.id} is already on node {other}")
             before = self.members.get(member.id)
             if before is not None and replace(before, spent=0.0) != replace(member, spent=0.0):
-                raise ClientError(f"its client {member.id} joined this run with other sizes or another name")
+                raise ClientError(f"its client {member.id} joined this run with other sizes, name or key")
         for member in members:
             self.places[member.id], self.spent[member.id] = node, member.spent
         new = {member.id: member for member in members if member.id not in self.members}

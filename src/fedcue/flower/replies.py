@@ -8,6 +8,7 @@ client joined with, and is so small that sums over any number of clients stay fi
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -16,7 +17,7 @@ from typing import Any
 from flwr.app import RecordDict
 
 from fedcue.errors import ClientError, printable
-from fedcue.flower.expected import LARGEST, Expected
+from fedcue.flower.expected import LARGEST, Expected, ExpectedMessage
 from fedcue.flower.messages import Member, Outcome, read_bytes, read_text
 from fedcue.flower.reasons import cleaned
 from fedcue.rounds.engine import Failure
@@ -24,6 +25,8 @@ from fedcue.types import unpack
 
 MOST_IMAGES = 10**9
 """Images that a client may claim."""
+IDENTITY = re.compile("(?:[0-9a-f]{64})?")
+"""A public key, or none where no secure sum is asked for."""
 NAME, LINE = 100, 8192
 """Characters of a name, and of all that is said of one client."""
 
@@ -43,7 +46,10 @@ def read_members(answer: RecordDict | str, clients: int) -> list[Member]:
 
 
 def read_outcomes(
-    answer: RecordDict | str, clients: Sequence[int], expected: Expected, joined: Mapping[int, Member]
+    answer: RecordDict | str,
+    clients: Sequence[int],
+    expected: Expected | ExpectedMessage,
+    joined: Mapping[int, Member],
 ) -> dict[int, Outcome | Failure]:
     """Return what came of each client that a node was asked for; what is not as expected is its failure."""
     try:
@@ -74,16 +80,21 @@ def _places(content: RecordDict, clients: Sequence[int]) -> dict[int, tuple[int,
 
 
 def _outcome(
-    content: RecordDict, number: int, line: Mapping[str, Any], expected: Expected, member: Member
+    content: RecordDict,
+    number: int,
+    line: Mapping[str, Any],
+    expected: Expected | ExpectedMessage,
+    member: Member,
 ) -> Outcome:
     if line["failure"] is not None:
         raise ClientError(str(line["failure"]))
+    if isinstance(expected, ExpectedMessage):
+        expected.take(member.id, _data(content, f"message-{number}", expected.most_bytes))
+        return Outcome(member.id)
     if expected.tested is not None:
         size = member.test_size if expected.tested == "test" else member.validation_size
         return Outcome(member.id, score=_score(line["score"], size))
-    data = read_bytes(content, f"tensors-{number}")
-    if len(data) > expected.most_bytes:
-        raise ClientError(f"its reply holds {len(data)} bytes, at most {expected.most_bytes} were expected")
+    data = _data(content, f"tensors-{number}", expected.most_bytes)
     images = _whole(line["samples"], 0, MOST_IMAGES, "number of images")
     if images != member.train_size:
         raise ClientError(f"it claims {images} images, but joined with {member.train_size}")
@@ -93,6 +104,13 @@ def _outcome(
     if loss is not None and not (type(loss) in (int, float) and abs(loss) <= LARGEST):
         raise ClientError("its loss is not a number, or too large")
     return Outcome(member.id, tensors, images, None if loss is None else float(loss))
+
+
+def _data(content: RecordDict, key: str, most: int) -> bytes:
+    data = read_bytes(content, key)
+    if len(data) > most:
+        raise ClientError(f"its reply holds {len(data)} bytes, at most {most} were expected")
+    return data
 
 
 def _score(score: Any, size: int) -> tuple[int, int]:
@@ -120,6 +138,7 @@ def _member(line: Any, clients: int) -> Member:
         _whole(line["test_size"], 0, MOST_IMAGES, "test_size"),
         _whole(line["validation_size"], 0, MOST_IMAGES, "validation_size"),
         float(spent),
+        _identity(line["identity"]),
     )
 
 
@@ -133,6 +152,12 @@ def _name(value: Any) -> str:
     if type(value) is not str or len(value) > NAME:
         raise ClientError(f"its names must be texts of at most {NAME} characters")
     return printable(value)
+
+
+def _identity(value: Any) -> str:
+    if type(value) is not str or not IDENTITY.fullmatch(value):
+        raise ClientError("its key for secure sums has not 64 hexadecimal digits")
+    return value
 
 
 def _listed(value: Any, most: int) -> list[Any]:

@@ -25,6 +25,7 @@ from fedcue.flower.engine import FlowerEngine, Patience
 from fedcue.flower.enrolment import Enrolment
 from fedcue.flower.network import Network
 from fedcue.flower.register import Register
+from fedcue.flower.sums import SumStore
 from fedcue.flower.terms import Terms
 from fedcue.machine import one_thread
 from fedcue.model.shapes import shape_of
@@ -51,6 +52,7 @@ class Deployment(Options):
     min_clients: int = Field(default=0, ge=0, description="clients that must be there to start; 0: all")
     bind_nodes: bool = Field(default=True, description="a client stays with the key of the node it came from")
     round_timeout: float = Field(default=600.0, gt=0, description="seconds a round waits for replies")
+    step_timeout: float = Field(default=120.0, gt=0, description="seconds a step of a secure sum waits")
     node_timeout: float = Field(default=300.0, gt=0, description="seconds to wait for enough nodes")
     poll: float = Field(default=0.5, gt=0, description="seconds between looking for replies")
 
@@ -97,13 +99,14 @@ def serve(grid: Grid, deployment: Deployment, observer: Observer) -> Result:
         shape = shape_of(config.backbone.name, config.backbone.image_size)
         clients = _clients(config, deployment)
         terms = Terms.of(run_name(path, config), config, _classes(config), shape, clients)
-        patience = Patience(deployment.round_timeout, deployment.node_timeout)
+        patience = Patience(deployment.round_timeout, deployment.node_timeout, deployment.step_timeout)
         private = config.privacy.differential
         released = _released(folder, clients) if private and resume and folder.begun else None
         needed = min(deployment.min_clients or clients, clients)
         enrolment = Enrolment(Register.of(path), clients, needed, released)
         network = Network(grid, deployment.poll, deployment.bind_nodes)
-        engine = FlowerEngine(network, config, terms, shape, patience, enrolment)
+        sums = SumStore(path / "sums", terms.run)
+        engine = FlowerEngine(network, config, terms, shape, patience, enrolment, sums)
         _charge(folder, enrolment.earlier())
         with one_thread(), Tracking(config.log) as tracking:
             result = Run(engine, folder, Several(observer, tracking)).complete(resume)
@@ -140,8 +143,11 @@ def check(config: RunConfig) -> None:
     """Refuse what a deployment cannot keep."""
     if config.transport.name != "dense" or config.transport.dtype != "float32":
         raise ConfigError("A deployment sends whole float32 tensors: give transport=dense, float32.")
-    if config.aggregate.sums_only:
-        raise ConfigError("aggregate=secure is for simulations so far. Give aggregate=mean.")
+    if config.aggregate.sums_only and config.checkpoint.every != 1:
+        raise ConfigError(
+            "aggregate=secure needs checkpoint.every=1: no client takes part in two sums of one round, "
+            "so that no round before the last can be done again."
+        )
     if config.privacy.secret_sample:
         raise ConfigError(
             "privacy.sample=secret is for simulations: in a deployment who takes part follows from the seed, "

@@ -27,7 +27,7 @@ from fedcue.types import ClientMemory, Tensors
 OURS = (
     "config.toml", "metrics.jsonl", "clients.csv", "summary.json", "model.safetensors", "model.json",
     "clients.safetensors", "analysis.safetensors", "snapshots", "checkpoints", "releases.jsonl", "log",
-    "joined.json", ".lock",
+    "joined.json", "sums", ".lock",
 )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ class Client:
         if session.identities.get(client) != keys.identity_key(identity):
             raise SecureSumError(f"Client {client} was not drawn in {session.label} under this identity.")
         if previous is not None:
-            _check_attempt(saved.read(ClientState, previous), session, client)
+            _check_later(saved.read(ClientState, previous), session, client)
         self.session, self.client, self._identity, self._random = session, client, identity, random
         origin = (session.digest, session.run, session.round, session.attempt, client)
         self._state = ClientState(*origin, Step.ADVERTISE, random(32), random(32), random(32))
@@ -213,17 +213,17 @@ class Client:
         return messages.Revealed.PAIR + share[SHARE_BYTES:]
 
 
-def _check_attempt(previous: ClientState, session: Session, client: int) -> None:
+def _check_later(previous: ClientState, session: Session, client: int) -> None:
     """Refuse a second sum over one update: the difference of two sums would be a client's vector."""
-    if (previous.run, previous.round, previous.client) != (session.run, session.round, client):
+    if (previous.run, previous.client) != (session.run, client):
         return
-    if previous.step == Step.DONE:
+    if previous.round == session.round and previous.step == Step.DONE:
         raise SecureSumError(
             f"Client {client} has helped to unmask attempt {previous.attempt} of round {session.round} and "
             "takes no part in another: the difference of two sums could be one update. Draw other clients."
         )
-    if previous.attempt >= session.attempt:
+    if (previous.round, previous.attempt) >= (session.round, session.attempt):
         raise SecureSumError(
-            f"Client {client} took part in attempt {previous.attempt} of round {session.round}. "
-            "Allowed: a later attempt."
+            f"Client {client} took part in attempt {previous.attempt} of round {previous.round}. "
+            "Allowed: a later attempt, or a later round."
         )

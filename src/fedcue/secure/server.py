@@ -70,6 +70,11 @@ class Server:
         return tuple(sorted(self._expected() - self._replies().keys()))
 
     @property
+    def lacking(self) -> int:
+        """Return how many more answers the present step needs."""
+        return max(0, self.session.threshold - len(self._replies()))
+
+    @property
     def survivors(self) -> tuple[int, ...]:
         """Return the clients whose vectors are in the sum."""
         return self._state.survivors
