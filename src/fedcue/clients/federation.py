@@ -123,7 +123,7 @@ def split(config: RunConfig, dataset: Dataset) -> Clients:
 def load_model(config: RunConfig) -> PromptedViT:
     """Load the frozen backbone onto the device, to be run in the precision asked for."""
     check_device(config.device)
-    if config.precision == "bfloat16" and not has_bfloat16(config.device):
+    if config.precision == "bfloat16" and has_bfloat16(config.device) is False:
         log.warning("This processor has no bfloat16: precision=bfloat16 is emulated, slower than float32.")
     backbone = load_backbone(config.backbone.name, config.backbone.image_size)
     return PromptedViT(backbone.to(config.device), config.precision, config.backbone.feature_norm)

@@ -15,6 +15,7 @@ from fedcue.config.settings import RunConfig
 from fedcue.config.toml_text import parse_toml
 from fedcue.errors import ConfigError, RunFolderError, shown, unknown
 from fedcue.methods.base import Method
+from fedcue.model.prompted import fast_precision
 from fedcue.registry import METHODS, Options
 
 DEFAULTS = {"aggregate": "mean", "privacy": "none"}
@@ -61,6 +62,7 @@ def resolve(
         for layer in layers(settings, dict(overrides or {}), trusted):
             merge(folded, layer)
         _keep_own_clients(folded, overrides or {})
+        _settle_precision(folded)
         return _validate(folded, trusted)
     except RecursionError as error:
         raise ConfigError("Settings are nested too deeply. Give section.key=value.") from error
@@ -101,6 +103,12 @@ def _keep_own_clients(folded: dict[str, Any], overrides: Mapping[str, Any]) -> N
     partition = folded.get("partition")
     if isinstance(partition, dict):
         partition.setdefault("own_clients", "mix" if named else "keep")
+
+
+def _settle_precision(folded: dict[str, Any]) -> None:
+    """Replace ``precision=auto`` by what is fast on this machine: from here on all are told the same."""
+    if folded.get("precision") == "auto":
+        folded["precision"] = fast_precision(str(folded.get("device", "cpu")))
 
 
 def _method_name(*settings: Mapping[str, Any]) -> str:

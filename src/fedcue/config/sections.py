@@ -145,7 +145,8 @@ class CommonSettings(Options):
     )
     device: str = Field(default="cpu", description="where the model runs", json_schema_extra=MACHINE)
     precision: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="of the frozen blocks; bfloat16 pays where the hardware has it"
+        default="float32",
+        description="of the frozen blocks; auto: bfloat16 where the hardware multiplies it, else float32",
     )
     log: Trackers = Field(
         default=(),

@@ -35,6 +35,8 @@ def differences(config: RunConfig, recipe: Mapping[str, Any]) -> dict[str, str]:
     """
     own = settings_that_matter(config)
     base = settings_that_matter(resolve(recipe, {"method": own["method.name"]}, config.recipe))
+    if recipe.get("precision") == "auto":  # another machine may settle it otherwise: a row says which it was
+        del base["precision"]
     unusual = flat(config.model_dump(mode="json", exclude_defaults=True, serialize_as_any=True))
     found: dict[str, str] = {}
     for key in sorted({*own, *base}):

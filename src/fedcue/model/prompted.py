@@ -24,14 +24,22 @@ PRODUCTS: dict[Precision, torch.dtype] = {"float32": torch.float32, "bfloat16": 
 """What products come in."""
 
 
-def has_bfloat16(device: str) -> bool:
-    """Tell whether a device multiplies bfloat16 matrices in hardware."""
+def has_bfloat16(device: str) -> bool | None:
+    """Tell whether a device multiplies bfloat16 matrices in hardware; none if that is not known."""
     if torch.device(device).type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if torch.device(device).type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):
-        return True  # not known, so that nothing is said
+        return None
     found = torch.cpu.get_capabilities()
     return any(found.get(name, False) for name in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16"))
+
+
+def fast_precision(device: str) -> Precision:
+    """Return bfloat16 where a device is known to multiply it in hardware, else float32."""
+    try:
+        return "bfloat16" if has_bfloat16(device) else "float32"
+    except (RuntimeError, AssertionError):  # no such device: said when the model is moved there
+        return "float32"
 
 
 @dataclass(frozen=True)

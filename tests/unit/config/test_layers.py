@@ -243,3 +243,33 @@ def test_a_device_that_is_not_there_is_explained() -> None:
 
 def test_names_from_data_do_not_steer_the_terminal() -> None:
     assert printable("a\x1b[31m\u202eb") == "a\\x1b[31m\\u202eb"
+
+
+@pytest.mark.parametrize(("known", "expected"), [(True, "bfloat16"), (False, "float32"), (None, "float32")])
+def test_auto_precision_is_settled_once_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch, known: bool | None, expected: str
+) -> None:
+    monkeypatch.setattr("fedcue.model.prompted.has_bfloat16", lambda device: known)
+    assert load("cifar100-pathological").precision == expected
+    assert dump(load("default", ["precision=auto"]))["precision"] == expected
+    assert load("cifar100-pathological", ["precision=float32"]).precision == "float32"
+    assert load("default").precision == "float32"
+
+
+def test_auto_precision_on_a_device_that_is_not_there_is_left_to_the_check_of_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(device: str) -> bool:
+        raise RuntimeError("no such device")
+
+    monkeypatch.setattr("fedcue.model.prompted.has_bfloat16", fails)
+    assert load("default", ["precision=auto", "device=cuda:7"]).precision == "float32"
+
+
+def test_every_recipe_with_a_real_backbone_is_fast_by_default() -> None:
+    for name in recipes():
+        settings = read_recipe(name)[1]
+        backbone = (
+            settings["backbone"] if isinstance(settings["backbone"], str) else settings["backbone"]["name"]
+        )
+        assert settings.get("precision", "float32") == ("float32" if backbone == "embedded" else "auto"), name
