@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import fedcue.methods as fm
-from fedcue.aggregate.class_means import prototype_head, whitening
+from fedcue.aggregate.closed_form import covariance, prototype_head, whitening
 from fedcue.methods.cue import Cue
 from fedcue.methods.pep import class_scores, mean_centroids, move_prototypes
 
@@ -135,14 +135,15 @@ class Tied(Cue):
     def start(self, sizes: fm.Sizes, seed: int, sums: fm.Sums) -> fm.ServerState:
         """Keep prototypes and the whitening beside the head."""
         first = mean_centroids(sums.total("centroids"), sums.total("holds"))
-        transform = whitening(sums.total("moments"), first["prototypes"][0], sums.total("holds"))
+        means, counts = first["prototypes"][0], sums.total("holds")
+        transform = whitening(covariance(sums.total("moments"), means, counts))
         return fm.ServerState(
             0, {**super().start(sizes, seed, sums).tensors, **first, "transform": transform}
         )
 
     def update(self, client: fm.Client, sent: fm.Tensors) -> fm.Update:
         """Train the prompts (``training.head_lr=0``) and send class sums under those received."""
-        reply = client.final_sums(lambda batch: self.prompter(sent, batch), moments=False)
+        reply = replace(client, by_count=True).centroids(lambda batch: self.vectors(sent, batch)[:, None])
         update = super().update(client, sent)
         return replace(update, tensors={**update.tensors, **reply})
 

@@ -115,6 +115,7 @@ METHODS = Registry(
         "ppt": "fedcue.methods.ppt:PPT",
         "pep": "fedcue.methods.pep_variants:PEPVariants",
         "ncm": "fedcue.methods.ncm:NCM",
+        "fed3r": "fedcue.methods.fed3r:Fed3R",
         "cue": "fedcue.methods.cue:Cue",
     },
 )

@@ -84,6 +84,8 @@ class Method:
     kept: tuple[str, ...] = ()
     serves_heldout: bool = True
     by_size: bool = False
+    exact: bool = False
+    """Whether replies travel in float64."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     # At a client
@@ -501,6 +503,27 @@ class ClassMeans(Method):
         return {"head": head, "head_bias": -head @ centre, **prompts}
 
 
+class Ridge(ClassMeans):
+    """Fed3R: ridge regression on all images in one place, through an orthogonal basis of the features."""
+
+    def features(self, tensors: State, pixels: Array, priors: Array) -> Array:
+        features = super().features({}, pixels, priors)
+        drawn = self.options.get("projection")
+        return features if drawn is None else np.maximum(features @ drawn, 0.0)
+
+    def start(self, replies: Mapping[int, State]) -> State:
+        """Solve on the images themselves, of which the replies are statistics."""
+        images = [self.features({}, self.task.train[client], self.task.priors(client)) for client in replies]
+        x = np.concatenate(images)
+        x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
+        labels = np.eye(self.task.classes)[np.concatenate([self.task.train_labels[c] for c in replies])]
+        left, values, right = np.linalg.svd(x, full_matrices=False)
+        weights = right.T @ ((values / (values**2 + self.options["ridge"]))[:, None] * (left.T @ labels))
+        lengths = np.linalg.norm(weights[:-1], axis=0)
+        lengths[lengths == 0] = 1e-6
+        return {"head": (weights[:-1] / lengths).T, "head_bias": weights[-1] / lengths}
+
+
 # The run
 
 
@@ -520,7 +543,8 @@ def run(
     method: Method, drawn: Sequence[Sequence[int]], batches: Iterator[Rows], tested_after: Sequence[int]
 ) -> Outcome:
     """Do a whole run with these clients in the rounds; test after some numbers of rounds."""
-    replies = {client: single(reply) for client in method.task.training if (reply := method.warm_up(client))}
+    told = {client: reply for client in method.task.training if (reply := method.warm_up(client))}
+    replies = told if method.exact else {client: single(reply) for client, reply in told.items()}
     state, memories = method.start(replies), dict[int, State]()
     floats = [{"up": sum(count_floats(reply) for reply in replies.values()), "down": 0}]
     tests = []

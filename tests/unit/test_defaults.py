@@ -22,6 +22,7 @@ FEDPR = "FedPR (CVPR 2023), its public code"
 PFEDPG = "pFedPG (ICCV 2023), implementation details"
 COSTS = "PEP-FedPT, table of communication and computation"
 METHOD = "PEP-FedPT, section Proposed Method"
+FED3R = "Fed3R (ICML 2024), its public code"
 OURS = "not in any publication"
 
 TRAINING = {
@@ -111,6 +112,12 @@ METHODS_TABLE = {
         "head_bias": (True, f"{OURS}: docs/cue.md"),
         "scale": (10.0, f"{OURS}: docs/cue.md"),
         "whiten": (False, f"{OURS}: docs/cue.md"),
+    },
+    "fed3r": {
+        "head_bias": (True, f"{FED3R}: a 1 is appended to the features"),
+        "ridge": (0.01, f"{FED3R}: lambda"),
+        "features": ("cls", f"{FED3R}: random features are its variant"),
+        "width": (2000, f"{OURS}; RanPAC has 10,000"),
     },
     "cue": {
         "head_bias": (True, f"{OURS}: docs/cue.md"),
@@ -204,7 +211,7 @@ def test_training_that_nothing_is_said_of_is_the_papers(key):
     assert value == wanted, f"training.{key}={value} by default, but {wanted} is from: {place}"
 
 
-def test_the_only_setting_that_a_method_fixes_is_that_ncm_has_no_rounds():
+def test_the_only_setting_that_a_method_fixes_is_that_without_training_there_are_no_rounds():
     assert {name: METHODS.get(name).fixed for name in METHODS.builtin if METHODS.get(name).fixed} == {
-        "ncm": {"rounds": 0}
+        name: {"rounds": 0} for name in ("ncm", "fed3r")
     }

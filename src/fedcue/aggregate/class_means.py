@@ -1,15 +1,9 @@
-"""Class means of images: sums at the client, and at the server a head made of them."""
+"""Statistics of a client's images, which add up over clients: class sums, counts, second moments."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-
-from fedcue.aggregate.mean import Sums
-from fedcue.errors import FedcueError
 
 
 class CentroidSums:
@@ -28,7 +22,7 @@ class CentroidSums:
         self.sums.index_add_(0, labels, vectors)
         self.counts += torch.bincount(labels, minlength=self.classes)
 
-    def reply(self, by_count: bool = False) -> dict[str, Tensor]:
+    def reply(self, by_count: bool = False, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
         """Return what is sent: centroids ``[L, C, d]`` (``eq:centroid_eq_client``) and who holds them.
 
         With ``by_count`` the class sums and counts are sent instead, so that the server's mean
@@ -37,62 +31,20 @@ class CentroidSums:
         assert self.sums is not None, "a client has at least one image"
         values = self.sums if by_count else self.sums / self.counts.clamp(min=1)[:, None, None]
         holds = self.counts.long() if by_count else self.counts > 0
-        return {"centroids": values.transpose(0, 1).float().contiguous(), "holds": holds}
+        return {"centroids": values.transpose(0, 1).to(dtype).contiguous(), "holds": holds}
 
 
-SHRINKAGE = 0.1
-"""Share of the covariance that is taken as equal in all directions."""
+class MomentSums:
+    """The running sum of ``x x^T`` over vectors ``[B, d]``: a client's part of a covariance."""
 
+    def __init__(self) -> None:
+        self.total = torch.zeros((), dtype=torch.float64)
 
-def second_moments(vectors: Iterable[Tensor]) -> Tensor:
-    """Return the sum of ``x x^T`` over vectors ``[B, d]``, a client's part of a covariance: its lower half.
+    def add(self, vectors: Tensor) -> None:
+        """Add the vectors of some images."""
+        exact = vectors.double()
+        self.total = self.total + (exact.T @ exact).cpu()
 
-    ``[d (d + 1) / 2]``; the other half is the same.
-    """
-    total = sum((batch.double().T @ batch.double() for batch in vectors), torch.zeros(())).float().cpu()
-    return total[tuple(torch.tril_indices(*total.shape))]
-
-
-def whitening(moments: Tensor, prototypes: Tensor, counts: Tensor) -> Tensor:
-    """Return ``T [d, d]`` under which images spread about equally in all directions within a class.
-
-    From summed second moments ``[d (d + 1) / 2]``, class means ``[C, d]`` and counts ``[C]``.
-    """
-    means, counts = prototypes.double(), counts.double()
-    within = -(means.T * counts) @ means  # of which eigh reads the lower half
-    within[tuple(torch.tril_indices(*within.shape))] += moments.double()
-    spread = within / (counts.sum() - (counts > 0).sum()).clamp(min=1)
-    variances, directions = torch.linalg.eigh(spread)
-    even = spread.trace().clamp(min=1e-6) / len(spread)
-    deviations = ((1 - SHRINKAGE) * variances.clamp(min=0) + SHRINKAGE * even).sqrt()
-    transform: Tensor = directions / deviations
-    return transform.T.float()
-
-
-def prototype_head(
-    prototypes: Tensor, known: Tensor, scale: float, transform: Tensor | None = None
-) -> dict[str, Tensor]:
-    """Return a linear head from prototypes ``[C, d]``: less their mean, and all of one length.
-
-    Both are meant after ``transform``. A prototype gives its own class the logit ``scale`` on average;
-    a class without one always has the logit 0.
-    """
-    mean = prototypes[known].mean(0)
-    rows = prototypes - mean if transform is None else (prototypes - mean) @ transform.T
-    length = scale / torch.linalg.vector_norm(rows[known], dim=-1).mean().clamp(min=1e-12)
-    rows = torch.where(known[:, None], length * F.normalize(rows, dim=-1), 0.0)
-    head = rows if transform is None else rows @ transform
-    return {"head": head, "head_bias": -head @ mean}
-
-
-def head_from_sums(sums: Sums, scale: float, whiten: bool) -> dict[str, Tensor]:
-    """Return the head of all clients' class means, from their summed class sums, counts and moments."""
-    counts = sums.total("holds")
-    if not (counts > 0).any():
-        raise FedcueError(
-            "No class is known of any client: there is nothing to make a head of. With privacy=dp "
-            "the noise hides all classes: give a larger privacy.max_epsilon, or clients with more images."
-        )
-    means = sums.total("centroids")[0] / counts.clamp(min=1)[:, None]
-    transform = whitening(sums.total("moments"), means, counts) if whiten else None
-    return prototype_head(means, counts > 0, scale, transform)
+    def reply(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return what is sent: the lower half ``[d (d + 1) / 2]``, row by row; the other half is the same."""
+        return self.total.to(dtype)[torch.ones_like(self.total, dtype=torch.bool).tril()]

@@ -10,8 +10,7 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
-from fedcue.aggregate.class_means import CentroidSums, second_moments
-from fedcue.model.prompted import Prompter
+from fedcue.aggregate.class_means import CentroidSums, MomentSums
 from fedcue.train.batches import Batch, Samples
 from fedcue.train.settings import Training
 from fedcue.train.sgd import Loss, StepFilter, fit
@@ -101,18 +100,19 @@ class Client:
         sums = self.class_sums(self.sizes.classes)
         for batch in described.samples.batches(self.chunk):
             sums.add(vectors(batch), batch.labels)
-        return sums.reply(self.by_count)
+        return sums.reply(self.by_count, self.table["centroids"].dtype)
 
-    def final_sums(self, prompts: Callable[[Batch], Prompter], moments: bool) -> dict[str, Tensor]:
-        """Return class sums and counts of the final cls tokens and, if asked for, their second moments."""
-        seen: list[Tensor] = []
+    def statistics(self, vectors: Callable[[Batch], Tensor]) -> dict[str, Tensor]:
+        """Return class sums and counts of ``vectors [B, d]`` and, if declared, their second moments."""
+        moments = MomentSums() if "moments" in self.table else None
 
-        def final(batch: Batch) -> Tensor:
-            tokens = batch.features(prompts(batch))
-            seen.append(tokens[:, 0])
-            return tokens
+        def seen(batch: Batch) -> Tensor:
+            found = vectors(batch)
+            if moments is not None:
+                moments.add(found)
+            return found[:, None]
 
-        reply = replace(self, by_count=True).centroids(final)
-        if moments:
-            reply["moments"] = second_moments(seen)
+        reply = replace(self, by_count=True).centroids(seen)
+        if moments is not None:
+            reply["moments"] = moments.reply(self.table["moments"].dtype)
         return reply

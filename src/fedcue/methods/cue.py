@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 import fedcue.methods as fm
-from fedcue.methods.prototype_head import PrototypeHead
+from fedcue.methods.statistics_head import PrototypeHead
 
 
 class Cue(PrototypeHead):

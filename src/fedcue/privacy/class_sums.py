@@ -29,7 +29,7 @@ class ClippedSums(CentroidSums):
         lengths = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)
         super().add(exact * (self.radius / lengths.clamp(min=self.radius)), labels)
 
-    def reply(self, by_count: bool = False) -> dict[str, Tensor]:
+    def reply(self, by_count: bool = False, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
         """Return sums ``[L, C, d]`` and counts ``[C]`` of all classes, in float64: noise comes first."""
         assert self.sums is not None, "a client has at least one image"
         return {"centroids": self.sums.transpose(0, 1).contiguous(), "holds": self.counts}
@@ -53,13 +53,13 @@ class PaperSums(CentroidSums):
         super().add(vectors, labels)
         self._seen.append((vectors.double().cpu(), labels.cpu()))
 
-    def reply(self, by_count: bool = False) -> dict[str, Tensor]:
+    def reply(self, by_count: bool = False, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
         """Return noisy centroids (or, with ``by_count``, these times the counts) and who holds them."""
-        reply = super().reply(by_count)
+        reply = super().reply(by_count, dtype)
         noise = laplace(self._scales(), reply["centroids"].shape[-1], self.stream)  # [C, L, d]
         factor = self.counts[:, None, None] if by_count else 1.0
         noisy = reply["centroids"].double() + (noise * factor).transpose(0, 1)
-        return {**reply, "centroids": noisy.float().contiguous()}
+        return {**reply, "centroids": noisy.to(dtype).contiguous()}
 
     def _scales(self) -> Tensor:
         """Return the scale of the noise for each class and layer ``[C, L]``."""

@@ -147,7 +147,7 @@ class DifferentialPrivacy(Privacy):
         if open_ones:
             raise ConfigError(
                 f"privacy=dp cannot protect {method}: it uploads {', '.join(open_ones)}, of which no "
-                "sensitivity is declared. Give settings under which it does not (for moments "
+                "sensitivity is declared. Give settings under which it does not (ncm, cue: "
                 "method.whiten=false), another method, or privacy=none."
             )
         if self.where == "central" and "own" in kinds.values():

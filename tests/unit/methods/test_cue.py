@@ -7,7 +7,7 @@ import importlib
 import numpy as np
 import pytest
 import torch
-from test_prototype_head import CLIENTS, expected_head
+from test_statistics_head import CLIENTS, expected_head
 
 from fedcue.methods.cue import Cue
 from fedcue.model.prompts import shallow

@@ -1,4 +1,4 @@
-"""A head made of class means: what clients send for it, and what the server makes of that."""
+"""Heads made of statistics: what clients send for them, and what the server makes of that."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.tiny_federation import TinyFederation
 
-from fedcue.aggregate.class_means import SHRINKAGE
+from fedcue.aggregate.closed_form import SHRINKAGE
 from fedcue.methods.ncm import NCM
 from fedcue.model.prompted import no_prompts
 

@@ -1,0 +1,105 @@
+"""Heads in closed form: what the server makes of class sums, counts and second moments of all images."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedcue.aggregate.mean import Sums
+from fedcue.errors import FedcueError
+
+SHRINKAGE = 0.1
+"""Share of the covariance that is taken as equal in all directions."""
+
+
+def whole(lower: Tensor) -> Tensor:
+    """Return a symmetric matrix ``[d, d]`` from its lower half ``[d (d + 1) / 2]``, in float64."""
+    width = math.isqrt(2 * len(lower))
+    half = lower.new_zeros(width, width, dtype=torch.float64)
+    half[torch.ones_like(half, dtype=torch.bool).tril()] = lower.double()
+    return half + half.tril(-1).T
+
+
+def covariance(moments: Tensor, prototypes: Tensor, counts: Tensor) -> Tensor:
+    """Return how images spread around their class's mean, ``[d, d]``.
+
+    From summed second moments ``[d (d + 1) / 2]``, class means ``[C, d]`` and counts ``[C]``.
+    """
+    means, counts = prototypes.double(), counts.double()
+    within = whole(moments) - (means.T * counts) @ means
+    return within / (counts.sum() - (counts > 0).sum()).clamp(min=1)
+
+
+def whitening(spread: Tensor) -> Tensor:
+    """Return ``T [d, d]`` under which images of a covariance spread about equally in all directions."""
+    variances, directions = torch.linalg.eigh(spread)
+    even = spread.trace().clamp(min=1e-6) / len(spread)
+    deviations = ((1 - SHRINKAGE) * variances.clamp(min=0) + SHRINKAGE * even).sqrt()
+    transform: Tensor = directions / deviations
+    return transform.T.float()
+
+
+def prototype_head(
+    prototypes: Tensor, known: Tensor, scale: float, transform: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Return a linear head from prototypes ``[C, d]``: less their mean, and all of one length.
+
+    Both are meant after ``transform``. A prototype gives its own class the logit ``scale`` on average;
+    a class without one always has the logit 0.
+    """
+    mean = prototypes[known].mean(0)
+    rows = prototypes - mean if transform is None else (prototypes - mean) @ transform.T
+    length = scale / torch.linalg.vector_norm(rows[known], dim=-1).mean().clamp(min=1e-12)
+    rows = torch.where(known[:, None], length * F.normalize(rows, dim=-1), 0.0)
+    head = rows if transform is None else rows @ transform
+    return {"head": head, "head_bias": -head @ mean}
+
+
+def class_means(sums: Sums) -> tuple[Tensor, Tensor]:
+    """Return the class means ``[C, d]`` of all clients' images and the class counts ``[C]``."""
+    counts = sums.total("holds")
+    _check_known(counts)
+    return sums.total("centroids")[0] / counts.clamp(min=1)[:, None], counts
+
+
+def ridge_head(sums: Sums, ridge: float, bias: bool) -> dict[str, Tensor]:
+    """Return the ridge regression of one-hot labels on vectors (Fed3R): ``(A + ridge I)^-1 B``.
+
+    ``A`` is the sum of ``x x^T`` and ``B`` that of ``x y^T``, with a 1 appended to ``x`` for a bias.
+    """
+    gram, class_sums = whole(sums.tensors["moments"]), sums.tensors["centroids"][0]
+    counts = sums.tensors["holds"]
+    _check_known(counts)
+    if bias:
+        gram, class_sums = append_one(gram, class_sums, counts)
+    weights = torch.linalg.solve(gram + ridge * torch.eye(len(gram), dtype=gram.dtype), class_sums.T).T
+    return unit_rows(weights, bias)
+
+
+def append_one(gram: Tensor, class_sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``A [d + 1, d + 1]`` and class sums ``[C, d + 1]`` of the vectors with a 1 appended."""
+    sums = torch.cat([class_sums, counts[:, None]], 1)
+    total = sums.sum(0)
+    return torch.cat([torch.cat([gram, total[None, :-1]]), total[:, None]], 1), sums
+
+
+def unit_rows(weights: Tensor, bias: bool) -> dict[str, Tensor]:
+    """Return a head whose rows have length 1, from weights ``[C, d]`` or, with a bias, ``[C, d + 1]``.
+
+    A class nobody holds has weights 0, and the logit 0.
+    """
+    rows = weights[:, :-1] if bias else weights
+    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=1e-6)
+    head = {"head": (rows / lengths).float()}
+    return {**head, "head_bias": (weights[:, -1] / lengths[:, 0]).float()} if bias else head
+
+
+def _check_known(counts: Tensor) -> None:
+    if not (counts > 0).any():
+        raise FedcueError(
+            "No class is known of any client: there is nothing to make a head of. With privacy=dp "
+            "the noise hides all classes: give a larger privacy.max_epsilon, or clients with more images."
+        )

@@ -1,0 +1,94 @@
+"""Heads that follow from statistics of all clients' images, which are sent once, before round 0."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+import fedcue.methods as fm
+from fedcue.aggregate.closed_form import class_means, covariance, prototype_head, whitening
+
+
+def class_statistics(
+    sizes: fm.Sizes, moments: bool = False, dtype: torch.dtype = torch.float32
+) -> list[fm.TensorSpec]:
+    """Declare class sums and counts and, if asked for, the lower half of the second moments."""
+    specs = [
+        fm.reply("centroids", (1, sizes.classes, sizes.width), "class_sums", rows=1, dtype=dtype),
+        fm.reply("holds", (sizes.classes,), "class_counts", rows=0, dtype=torch.int64),
+    ]
+    if moments:
+        half = sizes.width * (sizes.width + 1) // 2
+        specs.append(fm.reply("moments", (half,), "moments", dtype=dtype))
+    return specs
+
+
+class StatisticsHead(fm.Method):
+    """Base of methods whose first head follows from statistics of the final cls tokens."""
+
+    def replies(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
+        """Declare what clients send before round 0."""
+        return class_statistics(sizes)
+
+    def tensors(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
+        """Declare the head and what it is made of."""
+        return [*super().tensors(sizes), *self.replies(sizes)]
+
+    def vectors(self, tensors: fm.Tensors, batch: fm.Batch) -> Tensor:
+        """Return what is described and classified of some images: their final cls tokens ``[B, d]``."""
+        return batch.features(self.prompter(tensors, batch))[:, 0]
+
+    def logits(self, tensors: fm.Tensors, batch: fm.Batch) -> Tensor:
+        """Return the logits ``[B, C]`` of the vectors (``head_eq``), before any prior."""
+        return fm.classify(tensors, self.vectors(tensors, batch))
+
+    def warm_up(self, client: fm.Client) -> fm.Tensors:
+        """Send what the head is made of, from the client's images under the first tensors."""
+        if not client.table.replied:
+            return {}
+        tensors = self.personal(client, client.first())
+        return client.statistics(lambda batch: self.vectors(tensors, batch))
+
+    def head(self, sums: fm.Sums) -> fm.Tensors:
+        """Return the head and its bias, given the sums of the clients' statistics."""
+        raise NotImplementedError
+
+    def start(self, sizes: fm.Sizes, seed: int, sums: fm.Sums) -> fm.ServerState:
+        """Make the head of what all clients sent."""
+        table = self.table(sizes)
+        tensors = table.first(seed)
+        if table.replied:
+            tensors |= {name: value for name, value in self.head(sums).items() if name in tensors}
+        return fm.ServerState(0, tensors)
+
+
+class Untrained(StatisticsHead):
+    """Base of methods that train nothing: a run has no rounds, whatever ``rounds`` says."""
+
+    fixed: ClassVar[dict[str, Any]] = {"rounds": 0}
+
+    def first_block(self, sizes: fm.Sizes) -> int:
+        """Return the depth: no block sees a prompt, and the final feature is computed once."""
+        return sizes.depth
+
+
+class PrototypeHead(StatisticsHead):
+    """Base of methods whose first head is made of class means, centred and of one length."""
+
+    head_bias: bool = fm.Field(default=True, description="centre the images too, not the prototypes alone")
+    scale: float = fm.Field(default=10.0, gt=0, description="first logit of a class's own prototype")
+    whiten: bool = fm.Field(default=False, description="send second moments too: make directions comparable")
+
+    def replies(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
+        """Declare class sums and counts and, for whitening, second moments."""
+        return class_statistics(sizes, moments=self.whiten)
+
+    def head(self, sums: fm.Sums) -> fm.Tensors:
+        """Return the head of all images' class means, after whitening if asked for."""
+        means, counts = class_means(sums)
+        transform = None
+        if self.whiten:
+            transform = whitening(covariance(sums.total("moments"), means, counts))
+        return prototype_head(means, counts > 0, self.scale, transform)

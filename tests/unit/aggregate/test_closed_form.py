@@ -1,0 +1,168 @@
+"""Heads in closed form: of class means, after whitening, and of ridge regression."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedcue.aggregate.class_means import MomentSums
+from fedcue.aggregate.closed_form import (
+    SHRINKAGE,
+    class_means,
+    covariance,
+    prototype_head,
+    ridge_head,
+    whitening,
+    whole,
+)
+from fedcue.aggregate.mean import Sums
+from fedcue.errors import FedcueError
+from fedcue.types import TensorTable
+
+
+def drawn(images: int = 40, classes: int = 3, width: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images that spread unevenly around their class's mean, and their labels."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(images) % classes
+    spread = torch.diag(torch.tensor([5.0, 1.0, 0.5, 2.0])[:width])
+    return torch.randn(images, width, generator=generator) @ spread + 3 * labels[:, None], labels
+
+
+def statistics(x, labels, classes=3):
+    counts = torch.bincount(labels, minlength=classes)
+    means = torch.stack([x[labels == c].mean(0) if (labels == c).any() else x[0] * 0 for c in range(classes)])
+    sums = MomentSums()
+    sums.add(x)
+    return sums.reply(), means, counts
+
+
+def test_a_class_nobody_holds_has_the_logit_zero():
+    prototypes, known = torch.randn(3, 5), torch.tensor([True, False, True])
+    head = prototype_head(prototypes, known, 10.0)
+    logits = torch.randn(7, 5) @ head["head"].T + head["head_bias"]
+    assert torch.equal(logits[:, 1], torch.zeros(7))
+    assert logits[:, [0, 2]].abs().min() > 0
+
+
+def test_a_class_nobody_holds_has_no_part_in_centre_and_length():
+    prototypes = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    known = torch.tensor([True, False, True, True])
+    alone = prototype_head(prototypes[known], torch.ones(3, dtype=torch.bool), 10.0)
+    whole = prototype_head(torch.where(known[:, None], prototypes, 77.0), known, 10.0)
+    for name in alone:
+        torch.testing.assert_close(whole[name][known], alone[name])
+
+
+def test_rows_are_of_one_length_and_give_the_prototypes_the_logit_scale_on_average():
+    prototypes = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    head = prototype_head(prototypes, torch.ones(4, dtype=torch.bool), 6.0)
+    lengths = head["head"].norm(dim=1)
+    torch.testing.assert_close(lengths, lengths[:1].expand(4))
+    own = (prototypes @ head["head"].T + head["head_bias"]).diagonal()
+    assert own.mean().item() == pytest.approx(6.0, rel=1e-5)
+
+
+def test_whitening_undoes_the_shrunk_covariance_within_classes():
+    """With the degrees of freedom: images less classes. Few images, so that one more or less shows."""
+    x, labels = drawn(images=9)
+    moments, means, counts = statistics(x, labels)
+    transform = whitening(covariance(moments, means, counts)).double().numpy()
+    centred = (x - means[labels]).double().numpy()
+    spread = centred.T @ centred / (9 - 3)
+    shrunk = (1 - SHRINKAGE) * spread + SHRINKAGE * np.trace(spread) / 4 * np.eye(4)
+    np.testing.assert_allclose(transform @ shrunk @ transform.T, np.eye(4), atol=1e-4)
+
+
+def test_a_class_without_images_is_no_degree_of_freedom():
+    x, labels = drawn(images=9)
+    moments, means, counts = statistics(x, labels)
+    padded = torch.cat([means, torch.zeros(2, 4)]), torch.cat([counts, torch.zeros(2, dtype=torch.int64)])
+    one, other = whitening(covariance(moments, means, counts)), whitening(covariance(moments, *padded))
+    torch.testing.assert_close(one.T @ one, other.T @ other)
+
+
+def test_whitening_makes_the_spread_within_classes_even():
+    x, labels = drawn(images=3000)
+    moments, means, counts = statistics(x, labels)
+    white = (x - means[labels]) @ whitening(covariance(moments, means, counts)).T
+    spreads, before = white.var(0), (x - means[labels]).var(0)
+    assert before.max() / before.min() > 80
+    assert spreads.max() / spreads.min() < 5
+
+
+def test_a_variance_that_rounding_made_negative_counts_as_zero():
+    """All images of a class are alike: what is left of the moments is rounding, of either sign."""
+    labels = torch.arange(600) % 3
+    x = (torch.randn(3, 4, generator=torch.Generator().manual_seed(1)) * 300)[labels]
+    moments, means, counts = statistics(x, labels)
+    negative = moments - torch.eye(4)[tuple(torch.tril_indices(4, 4))] * 50.0
+    for given in (moments, negative):
+        transform = whitening(covariance(given, means, counts))
+        assert torch.isfinite(transform).all()
+    spread = -50.0 / (600 - 3)  # in every direction: what counts is a floor that is far above it
+    floor = (SHRINKAGE * 1e-6 / 4) ** -0.5
+    assert spread < 0
+    assert transform.norm(dim=1).max() <= floor * 1.01
+
+
+def summed(x: torch.Tensor, labels: torch.Tensor, classes: int = 3) -> Sums:
+    """Return the sums of the statistics of some images, as the server has them."""
+    sums, moments = Sums(TensorTable(())), MomentSums()
+    moments.add(x)
+    one_hot = torch.eye(classes, dtype=torch.float64)[labels]
+    sums.tensors = {
+        "centroids": (one_hot.T @ x.double())[None],
+        "holds": one_hot.sum(0),
+        "moments": moments.reply(torch.float64),
+    }
+    return sums
+
+
+def test_class_means_of_sums_weigh_every_image_alike():
+    x, labels = drawn(images=12)
+    means, counts = class_means(summed(x, labels))
+    torch.testing.assert_close(means, torch.stack([x[labels == c].mean(0) for c in range(3)]))
+    assert counts.tolist() == [4, 4, 4]
+
+
+def test_the_whole_of_a_symmetric_matrix_follows_from_its_half():
+    x = torch.randn(5, 4, dtype=torch.float64)
+    sums = MomentSums()
+    sums.add(x)
+    torch.testing.assert_close(whole(sums.reply(torch.float64)), x.T @ x)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_ridge_head_is_the_least_squares_of_one_hot_labels_and_a_penalty(bias):
+    """The penalty is as many further images, along the axes, whose labels are zero."""
+    x, labels = drawn(images=30)
+    inputs = torch.cat([x, torch.ones(30, 1)], 1).double() if bias else x.double()
+    width = inputs.shape[1]
+    with_penalty = torch.cat([inputs, 0.7**0.5 * torch.eye(width, dtype=torch.float64)])
+    targets = torch.cat([torch.eye(3, dtype=torch.float64)[labels], torch.zeros(width, 3)])
+    expected = np.linalg.lstsq(with_penalty.numpy(), targets.numpy(), rcond=None)[0].T
+    lengths = np.linalg.norm(expected[:, :4], axis=1)
+    head = ridge_head(summed(x, labels), 0.7, bias)
+    np.testing.assert_allclose(head["head"].numpy(), expected[:, :4] / lengths[:, None], atol=1e-6)
+    assert set(head) == ({"head", "head_bias"} if bias else {"head"})
+    if bias:
+        np.testing.assert_allclose(head["head_bias"].numpy(), expected[:, 4] / lengths, atol=1e-6)
+
+
+def test_a_ridge_head_of_fewer_images_than_directions_is_finite_and_right_about_them():
+    x = torch.eye(4)[:2] * 50
+    head = ridge_head(summed(x, torch.tensor([0, 2])), 0.01, bias=True)
+    logits = x @ head["head"].T + head["head_bias"]
+    assert logits.argmax(1).tolist() == [0, 2]
+    assert torch.equal(logits[:, 1], torch.zeros(2))  # a class nobody holds
+
+
+def test_without_any_class_there_is_no_head():
+    sums = Sums(TensorTable(()))
+    sums.tensors = {"centroids": torch.zeros(1, 3, 4).double(), "holds": torch.zeros(3).double()}
+    sums.tensors["moments"] = torch.zeros(10).double()
+    with pytest.raises(FedcueError, match="No class is known of any client"):
+        class_means(sums)
+    with pytest.raises(FedcueError, match="No class is known of any client"):
+        ridge_head(sums, 0.01, bias=True)
