@@ -28,8 +28,11 @@ from mutants.faults import Fault, draw, targets
 from mutants.suite import OPTIONS, Tests, attempt, measure, related
 
 OVER = "methods aggregate train evaluate privacy data/partition *sampling *transport *loop"
-LEFT_OUT = ("fuzz", "flower", "browser", "survival", "docs", "examples", "mutants")
-"""Parts of the names of test files that take minutes or test something else."""
+LEFT_OUT = (
+    *("fuzz", "flower", "browser", "survival", "docs", "examples", "mutants", "scale", "trackers", "real_data"),
+    *("unit/report", "unit/grid", "unit/secure", "unit/cli", "unit/after", "unit/plan", "readers", "cli.py"),
+)
+"""Parts of the names of test files that take minutes or test something else: what only they notice is luck."""
 HARMLESS = Path("tests/mutants/harmless.toml")
 """Survivors that cannot change an output: file, function, before, after and the argument."""
 
@@ -72,11 +75,11 @@ def prepare(folder: Path, modules: list[str]) -> None:
     gc.freeze()
 
 
-def measured(root: Path, folder: Path, jobs: int) -> Tests:
-    """Return what every test calls; kept while the test's file and the names of all modules stay."""
+def measured(root: Path, changed: set[str], folder: Path, jobs: int) -> Tests:
+    """Return what every test calls; kept while the test's file and the names of the changed modules stay."""
     cache = folder / "tests.json"
     known = json.loads(cache.read_text()) if cache.exists() else {}
-    modules = str(sorted(str(path.relative_to(root)) for path in (root / "src").rglob("*.py"))).encode()
+    modules = str(sorted(changed)).encode()
     files = {}
     for path in sorted((root / "tests").rglob("test_*.py")):
         file = path.relative_to(root).as_posix()
@@ -95,7 +98,7 @@ def measured(root: Path, folder: Path, jobs: int) -> Tests:
 def try_faults(faults: list[Fault], results: Path, options: argparse.Namespace) -> None:
     """Try faults in the order of the draw until enough of them count; write each result at once."""
     root, folder = Path.cwd(), results.parent
-    tests = measured(root, folder, options.jobs)
+    tests = measured(root, {fault.file for fault in faults}, folder, options.jobs)
     done = {name: result["outcome"] for name, result in read(results).items()}
     if options.again:
         done = {name: outcome for name, outcome in done.items() if outcome != "survived"}
