@@ -537,6 +537,8 @@ class Outcome:
     """Accuracies by client, for every test."""
     floats: list[dict[str, int]]
     """Floats sent up and down in each round, and before the first."""
+    unadapted: dict[int, float]
+    """Accuracies by client after the last round, without what clients train for the last test alone."""
 
 
 def run(
@@ -561,7 +563,8 @@ def run(
             tests.append(test(method, state, memories, batches, round_ + 1, round_ + 1 == len(drawn)))
     if not drawn:
         tests.append(test(method, state, memories, batches, 0, True))
-    return Outcome(state, memories, tests, floats)
+    plain = test(method, state, memories, batches, len(drawn), False)
+    return Outcome(state, memories, tests, floats, plain)
 
 
 def test(

@@ -253,6 +253,30 @@ def test_accuracies_and_the_numbers_of_the_tables_are_the_oracles(name):
         assert run.result.summary[key] == (None if value is None else pytest.approx(value)), key
 
 
+def test_pfedpgs_last_test_is_told_with_and_without_the_training_for_it_alone():
+    run, outcome = golden("pfedpg")
+    expected = run_oracle.summary(outcome.unadapted, [HELD_OUT])
+    assert outcome.unadapted != outcome.tests[-1]
+    for told in (run.result.summary, run.result.rounds[-1]):
+        for key in ("mean_accuracy", "worst_accuracy", "percentile_5_accuracy"):
+            assert told[f"unadapted_{key}"] == pytest.approx(expected[key])
+        assert told["adaptation_images"] == 2 * sum(map(len, TRAIN[:3]))  # two epochs, nobody held out
+        assert told["adaptation_seconds"] > 0
+        assert "unadapted_heldout_mean_accuracy" not in told
+    middle, last = (run.result.rounds[number] for number in (1, 3))
+    recent = (middle["mean_accuracy"] + last["unadapted_mean_accuracy"]) / 2
+    assert run.result.summary["last_rounds_mean_accuracy"] == pytest.approx(recent)
+    assert not [key for key in middle if "adapt" in key]
+    assert "without that: mean accuracy" in run.result.warnings[0]
+
+
+@pytest.mark.parametrize("name", CASES.keys() - {"pfedpg"})
+def test_whose_clients_do_not_adapt_has_one_last_test(name):
+    run, outcome = golden(name)
+    assert not [key for key in run.result.summary if "adapt" in key]
+    assert outcome.unadapted == outcome.tests[-1]
+
+
 @EVERY
 def test_each_clients_accuracy_is_the_oracles(name):
     run, outcome = golden(name)

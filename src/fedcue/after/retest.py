@@ -20,6 +20,7 @@ from fedcue.evaluate.accuracy import Accuracies
 from fedcue.machine import network
 from fedcue.record.folder import RunFolder, read_metrics, read_summary
 from fedcue.rounds.executor import Executor
+from fedcue.rounds.last_test import tested
 from fedcue.rounds.result import Result, describe_model
 from fedcue.types import ServerState
 
@@ -60,7 +61,7 @@ def retest(
     try:
         with federation.host.stop.on_signals(), Executor(federation, config.workers) as executor:
             memories = load_memories(folder)
-            found = executor.evaluate(state, memories, final=True)
+            found = tested(executor, state, memories, last=True)
             insight = executor.insight(state, memories, found)
         target.write_config(dump(config))
         target.write_clients(found.client_rows())

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedcue.clients.host import Prediction
 from fedcue.clients.roster import Roster
 from fedcue.errors import FedcueError
+from fedcue.evaluate.curve import UNADAPTED
 
 PERCENTILES = (5, 10, 15)
 
@@ -30,6 +31,8 @@ class Accuracies:
     prediction: Prediction | None = None
     missing: Mapping[int, str] = field(default_factory=dict)
     """Clients that were asked in vain, and why."""
+    adaptation: Adaptation | None = None
+    """What clients did for this test alone."""
 
     @classmethod
     def of(cls, roster: Roster, prediction: Prediction, missing: Mapping[int, str]) -> Accuracies:
@@ -55,7 +58,8 @@ class Accuracies:
         heldout, known = self.roster.heldout, self.total > 0
         out = {"heldout_mean_accuracy": None, "heldout_worst_accuracy": None}
         own, others = self.accuracies[known & ~heldout], self.accuracies[known & heldout]
-        return {**summarise(own), **out, **summarise(others, "heldout_")}
+        told = self.adaptation.metrics() if self.adaptation else {}
+        return {**summarise(own), **out, **summarise(others, "heldout_"), **told}
 
     def untested(self) -> list[dict[str, Any]]:
         """Return which clients are not in these numbers, and why."""
@@ -84,6 +88,23 @@ class Accuracies:
                 f"{split}_size": int(sizes[client]),
                 f"{split}_accuracy": "" if np.isnan(accuracy) else f"{accuracy:.6f}",
             }
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What clients trained for the last test alone, and the same test without it."""
+
+    before: Accuracies
+    images: int
+    """Images that were trained on, counted once for each epoch."""
+    seconds: float
+
+    def metrics(self) -> dict[str, float]:
+        """Return the accuracies without it, and what it took."""
+        without = {
+            UNADAPTED + key: value for key, value in self.before.metrics().items() if value is not None
+        }
+        return {**without, "adaptation_images": self.images, "adaptation_seconds": self.seconds}
 
 
 def summarise(accuracies: NDArray[np.float64], prefix: str = "") -> dict[str, float]:

@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from fedcue.errors import RunFolderError
+from fedcue.evaluate.curve import on_curve
 from fedcue.grid.table import ACCURACIES, CONTROL, DOMAIN, Entry
 from fedcue.record.folder import read_metrics, read_summary
 
@@ -22,6 +23,7 @@ COSTS = {
     "upload_bytes": "total_upload_bytes",
     "download_bytes": "total_download_bytes",
     "warm_up_bytes": "warm_up_upload_bytes",
+    "adaptation_images": "adaptation_images",
     "seconds": "seconds",
     "workers": "workers",
     "peak_memory_mb": "peak_memory_mb",
@@ -113,8 +115,8 @@ def _curve(summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> l
         points.append(
             {
                 "round": str(record["round"]),
-                "mean": _text(record["mean_accuracy"]),
-                "worst": _text(record["worst_accuracy"]),
+                "mean": _text(on_curve(record)),
+                "worst": _text(on_curve(record, "worst_accuracy")),
                 "heldout": _text(record.get("heldout_mean_accuracy")),
                 "train_loss": _text(fmean(losses)) if losses else "",
                 "floats": str(floats),

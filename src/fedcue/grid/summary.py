@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from fedcue.evaluate.curve import UNADAPTED
 from fedcue.grid.groups import group_of, place_of
 from fedcue.grid.table import Row, identity_of
 
@@ -13,11 +14,14 @@ NONE = "–"
 MEASURES = {
     "mean": "mean",
     "worst": "worst",
+    "mean, not adapted": f"{UNADAPTED}mean",
     "held-out": "heldout_mean",
     "mean + log prior": "log_prior_mean",
     "held-out + log prior": "log_prior_heldout_mean",
 }
 """Headings of the accuracies that a summary shows, and their columns."""
+SELDOM = ("mean, not adapted",)
+"""Headings that are shown only where a line has something to say."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,12 @@ def lines_of(rows: Iterable[Row]) -> list[Line]:
 def texts_of(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
     """Return headings and lines of text; the kind of a method stands where it first occurs."""
     several = len({line.recipe for line in lines}) > 1
-    headings = ["kind", "method", "seeds", *MEASURES, "seconds"]
+    measures = {
+        heading: column
+        for heading, column in MEASURES.items()
+        if heading not in SELDOM or any(values(line.rows, column) for line in lines)
+    }
+    headings = ["kind", "method", "seeds", *measures, "seconds"]
     if several:
         headings.insert(0, "recipe")
     texts: list[list[str]] = []
@@ -77,7 +86,7 @@ def texts_of(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
             kind[1] if kind != before else "",
             line.label,
             str(len(line.rows)),
-            *(line.percent(column, spread=column == "mean") for column in MEASURES.values()),
+            *(line.percent(column, spread=column == "mean") for column in measures.values()),
             f"{fmean(seconds):.0f}" if seconds else NONE,
         ]
         if several:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedcue.errors import RunFolderError
+from fedcue.evaluate.curve import UNADAPTED
 from fedcue.record.files import explained, write_text
 
 Row = Mapping[str, str]
@@ -26,10 +27,10 @@ KEYS = ("run", "recipe", "method", "variant", "seed")
 
 ACCURACIES = tuple(
     f"{clients}{measure}"
-    for clients in ("", "heldout_")
+    for clients in ("", "heldout_", UNADAPTED)
     for measure in ("mean", "worst", "percentile_5", "percentile_10", "percentile_15")
 )
-"""Columns of accuracies, of the clients that train and of those held out."""
+"""Columns of accuracies: of the clients that train, of those held out, and without a last adaptation."""
 
 CONTROL = "log_prior_"
 """Begins the columns of the same model tested with the client's log prior added to its logits."""
@@ -39,7 +40,8 @@ DOMAIN = "domain:"
 
 COSTS = (
     "upload_floats", "download_floats", "warm_up_floats", "upload_bytes", "download_bytes", "warm_up_bytes",
-    "visits", "seconds", "workers", "peak_memory_mb", "untested", "bad_images", "ended_early",
+    "visits", "adaptation_images", "seconds", "workers", "peak_memory_mb", "untested", "bad_images",
+    "ended_early",
 )  # fmt: skip
 """Columns of what the whole run cost, and of what went wrong in it."""
 

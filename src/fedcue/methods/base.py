@@ -82,6 +82,10 @@ class Method(Options):
         """Name the setting under which a client needs the rows of all classes; empty if there is none."""
         return "method.prior_smoothing above 0" if self.prior_smoothing > 0 else ""
 
+    def adapts(self) -> bool:
+        """Say whether each client trains once more before the last test, for that test alone."""
+        return False
+
     # At the server
 
     def start(self, sizes: Sizes, seed: int, sums: Sums) -> ServerState:

@@ -38,6 +38,10 @@ class PFedPG(fm.Method):
         default="adapt", description="adapt: before the last test each client trains, for the test alone"
     )
 
+    def adapts(self) -> bool:
+        """Say whether clients train for the last test alone."""
+        return self.evaluation == "adapt"
+
     def tensors(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
         """Declare the generator, a descriptor for each client visited, and what a client has.
 
@@ -123,7 +127,7 @@ class PFedPG(fm.Method):
 
     def for_test(self, client: fm.Client, sent: fm.Tensors, final: bool) -> fm.Tensors:
         """Return generated prompts and stored head or, at the end, what a visit makes of them."""
-        if not final or self.evaluation == "none":
+        if not (final and self.adapts()):
             return super().for_test(client, sent, final)
         update = super().update(client, sent)
         return {**update.tensors, **update.kept}

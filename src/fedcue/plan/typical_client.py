@@ -122,8 +122,8 @@ class TypicalClient:
         parts = {
             "training": self.visit.training * images,
             "other passes": self.visit.passes * images + self.warm.passes * self._train_images(self.asked),
-            "tests": self.test.passes * (self._evaluations() * self._test_images())
-            + self.last_test.training * adapted,
+            "tests": self.test.passes * (self._evaluations() * self._test_images()),
+            "training for the last test": self.last_test.training * adapted,
             "once per image": self._once(),
         }
         return Arithmetic(
@@ -163,7 +163,7 @@ class TypicalClient:
 
     def _evaluations(self) -> int:
         rounds, every = self.config.rounds, self.config.evaluation.every
-        return 1 + (len(range(every, rounds, every)) if every else 0)
+        return 1 + self.method.adapts() + (len(range(every, rounds, every)) if every else 0)
 
     def _train_images(self, clients: Iterable[int]) -> int:
         return int(self.roster.train_sizes[list(clients)].sum())

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedcue.evaluate.curve import on_curve
 from fedcue.report.runs import RunRecord, number
 
 
@@ -53,6 +54,7 @@ def costs_by_round(run: RunRecord) -> list[Cost]:
 def cost_to_target(run: RunRecord, target: float) -> Cost | None:
     """Return the cost until the mean accuracy first reaches a target, none if it never does.
 
+    What clients train for the last test alone does not count: no earlier test had it.
     A run without rounds is there before the first one, or never. A run that ended early has its last
     test in its summary only. When a run got there is unknown if only its end was tested again.
     """
@@ -60,10 +62,10 @@ def cost_to_target(run: RunRecord, target: float) -> Cost | None:
         return None
     costs = costs_by_round(run)
     for record, cost in zip(run.rounds, costs[1:], strict=True):
-        accuracy = number(record.get("mean_accuracy"))
+        accuracy = number(on_curve(record))
         if accuracy is not None and cost.round is not None and accuracy >= target:
             return cost
-    final = number(run.summary.get("mean_accuracy"))
+    final = number(on_curve(run.summary))
     if final is None or final < target or costs[-1].round is None:
         return None
     return costs[-1] if run.rounds else replace(costs[0], seconds=run.last("seconds") or 0.0)
@@ -72,7 +74,7 @@ def cost_to_target(run: RunRecord, target: float) -> Cost | None:
 def best_accuracy(run: RunRecord) -> float | None:
     """Return the highest mean accuracy a run was ever tested with."""
     tests = [*run.rounds, run.summary]
-    found = [value for test in tests if (value := number(test.get("mean_accuracy"))) is not None]
+    found = [value for test in tests if (value := number(on_curve(test))) is not None]
     return max(found, default=None)
 
 

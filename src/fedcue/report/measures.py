@@ -9,12 +9,15 @@ from statistics import fmean, stdev
 
 from scipy.special import stdtrit
 
+from fedcue.evaluate.curve import UNADAPTED
 from fedcue.report.cost import cost_to_target, per_visit
 from fedcue.report.groups import OverSeeds, RunGroup, domains_of
 from fedcue.report.paper import domain_measure, paper_missed_target, paper_numbers
 from fedcue.report.runs import RunRecord
 
 ACCURACIES = ("mean_accuracy", "worst_accuracy", "heldout_mean_accuracy")
+NOT_ADAPTED = tuple(f"{UNADAPTED}{name}" for name in ("mean_accuracy", "worst_accuracy"))
+ADAPTATION = (*NOT_ADAPTED, "adaptation_images")
 PERCENTILES = tuple(f"percentile_{percent}_accuracy" for percent in (5, 10, 15))
 TRAFFIC = ("upload_floats", "download_floats", "upload_bytes", "download_bytes")
 TO_TARGET = (
@@ -30,7 +33,7 @@ WARM_START = "warm_up_upload_floats"
 def measures_of(groups: Sequence[RunGroup]) -> tuple[str, ...]:
     """Return the names of all measures of the groups, those of their domains among them."""
     domains = map(domain_measure, domains_of(groups))
-    return (*ACCURACIES, *PERCENTILES, *domains, *TRAFFIC, WARM_START, *TO_TARGET, "seconds")
+    return (*ACCURACIES, *ADAPTATION, *PERCENTILES, *domains, *TRAFFIC, WARM_START, *TO_TARGET, "seconds")
 
 
 def is_accuracy(name: str) -> bool:
@@ -40,7 +43,7 @@ def is_accuracy(name: str) -> bool:
 
 def measure(run: RunRecord, target: float) -> dict[str, float | None]:
     """Return every measure of one run, none where it has none."""
-    from_summary = (*ACCURACIES, *PERCENTILES, WARM_START, "seconds")
+    from_summary = (*ACCURACIES, *ADAPTATION, *PERCENTILES, WARM_START, "seconds")
     return {
         **{name: run.last(name) for name in from_summary},
         **{domain_measure(name): value for name, value in run.domains.items()},
@@ -69,6 +72,11 @@ class Row:
     """What the paper reports for this group, accuracies in percent."""
     paper_missed_target: bool = False
     """Whether the paper's rounds, seconds and floats were not enough."""
+
+    @property
+    def adapted(self) -> bool:
+        """Whether clients trained once more for the last test alone."""
+        return bool(self.over_seeds(NOT_ADAPTED[0]).known)
 
     def over_seeds(self, name: str) -> OverSeeds:
         """Return one measure over the seeds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fedcue.evaluate.curve import UNADAPTED
 from fedcue.report.cost import costs_by_round, per_visit
 from fedcue.report.groups import OverSeeds, RunGroup, domains_of
 from fedcue.report.labels import compact, shorten
@@ -13,6 +14,8 @@ from fedcue.report.runs import RunRecord
 from fedcue.report.tables import Cell, Table
 
 NONE = "–"
+ADAPTED = "†"
+"""Marks accuracies for which clients trained once more, for the last test alone."""
 
 Value = tuple[float | str | None, str]
 """What a cell is sorted by, and its text."""
@@ -39,6 +42,14 @@ class MethodTable:
 ACCURACIES = {
     "mean_accuracy": Column("mean", "mean accuracy of the clients that train, in %", True),
     "worst_accuracy": Column("worst", "accuracy of the worst client, in %", True),
+    "unadapted_mean_accuracy": Column(
+        "mean, not adapted",
+        f"mean accuracy without what clients train for the last test alone ({ADAPTED}), in %",
+        True,
+    ),
+    "unadapted_worst_accuracy": Column(
+        "worst, not adapted", "accuracy of the worst client without that training, in %", True
+    ),
     "percentile_5_accuracy": Column("5th pct", "5th percentile of the clients' accuracies, in %", True),
     "percentile_10_accuracy": Column("10th pct", "10th percentile of the clients' accuracies, in %", True),
     "percentile_15_accuracy": Column("15th pct", "15th percentile of the clients' accuracies, in %", True),
@@ -104,7 +115,7 @@ def _columns(scored: Mapping[str, Column], quoted: set[str]) -> tuple[Column, ..
 def _line(group: RunGroup, numbers: dict[str, float], scored: Iterable[str], quoted: set[str]) -> list[Value]:
     line: list[Value] = [(group.label, group.label), (float(len(group.runs)), str(len(group.runs)))]
     for key in scored:
-        line.append(_accuracy(_over_seeds(group, key)))
+        line.append(_accuracy(_over_seeds(group, key), _mark(group, key)))
         if key in quoted:
             line.append((numbers[key], f"{numbers[key]:.2f}") if key in numbers else (None, NONE))
     return [*line, *(_cost(group, key) for key in COSTS)]
@@ -117,11 +128,17 @@ def _best(column: Column, keys: Sequence[float | str | None]) -> float | None:
     return max(numbers) if column.more_is_better else min(numbers)
 
 
-def _accuracy(found: OverSeeds) -> Value:
+def _mark(group: RunGroup, key: str) -> str:
+    adapted = group.over_seeds(f"{UNADAPTED}mean_accuracy").known and not key.startswith(UNADAPTED)
+    return f" {ADAPTED}" if adapted else ""
+
+
+def _accuracy(found: OverSeeds, mark: str) -> Value:
     if found.mean is None:
         return None, NONE
     text = f"{100 * found.mean:.1f}"
-    return 100 * found.mean, text if found.std is None else f"{text} ± {100 * found.std:.1f}"
+    spread = "" if found.std is None else f" ± {100 * found.std:.1f}"
+    return 100 * found.mean, f"{text}{spread}{mark}"
 
 
 def _cost(group: RunGroup, key: str) -> Value:

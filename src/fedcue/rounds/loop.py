@@ -18,6 +18,7 @@ from fedcue.record.checkpoint import Checkpoint
 from fedcue.record.folder import RunFolder
 from fedcue.rounds.engine import Engine, Failure
 from fedcue.rounds.executor import Executor
+from fedcue.rounds.last_test import tested
 from fedcue.rounds.observers import Observer, Several, Silent
 from fedcue.rounds.result import Result, describe_model, last_rounds_mean
 from fedcue.rounds.resume import (
@@ -143,7 +144,7 @@ class Run:
 
         last, every = after.round == self.config.rounds, self.config.evaluation.every
         if last or (every and after.round % every == 0):
-            accuracies = self.engine.evaluate(after, self.memories, final=last)
+            accuracies = tested(self.engine, after, self.memories, last)
             record |= accuracies.metrics()
             failures += [{"step": "evaluate", **failure} for failure in accuracies.untested()]
             self.accuracies = accuracies if last else None
@@ -257,7 +258,7 @@ class Run:
     def _finish(self, state: ServerState) -> Result:
         """Test once more if the last round was not tested, and write the results."""
         self.observer.stage("writing the results")
-        accuracies = self.accuracies or self.engine.evaluate(state, self.memories, final=True)
+        accuracies = self.accuracies or tested(self.engine, state, self.memories, last=True)
         insight = self.engine.insight(state, self.memories, accuracies)
         self.folder.write_clients(accuracies.client_rows())
         self.folder.write_memories(insight.memories)

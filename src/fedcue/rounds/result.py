@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedcue.clients.roster import Roster
 from fedcue.config.layers import dump
 from fedcue.errors import many
+from fedcue.evaluate.curve import UNADAPTED, on_curve
 
 LAST_ROUNDS = 10
 """Evaluated rounds whose mean stands beside the last round's accuracy."""
@@ -36,7 +37,7 @@ class Result:
     def warnings(self) -> list[str]:
         """What a reader of its accuracies must know: that it ended early, who is not in them."""
         early, untested = self.summary.get("ended_early"), self.summary.get("untested", [])
-        lines = []
+        lines = [_adapted(self.summary)] if f"{UNADAPTED}mean_accuracy" in self.summary else []
         if early:
             lines.append(f"ended after round {self.summary['rounds']}: {early}")
         if untested:
@@ -47,9 +48,17 @@ class Result:
         return lines
 
 
+def _adapted(summary: Mapping[str, Any]) -> str:
+    mean, worst = (summary[f"{UNADAPTED}{name}_accuracy"] for name in ("mean", "worst"))
+    return (
+        f"for this test alone each client trained once more ({summary['adaptation_images']:,} images, "
+        f"{summary['adaptation_seconds']:.0f} s); without that: mean accuracy {mean:.1%}, worst client {worst:.1%}"
+    )
+
+
 def last_rounds_mean(rounds: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the mean accuracy over the last evaluated rounds: one round alone may be a bad one."""
-    tested = [record["mean_accuracy"] for record in rounds if record.get("mean_accuracy") is not None]
+    tested = [on_curve(record) for record in rounds if on_curve(record) is not None]
     return fmean(tested[-LAST_ROUNDS:]) if tested else None
 
 

@@ -45,6 +45,12 @@ def test_a_measure_that_some_seeds_lack_is_not_averaged() -> None:
     assert line.percent("log_prior_mean") == "–"
 
 
+def test_accuracies_without_a_last_adaptation_have_a_column_where_there_are_any() -> None:
+    headings, lines = texts_of(lines_of([row("head"), row("pfedpg", unadapted_mean="0.25")]))
+    assert [dict(zip(headings, line, strict=True))["mean, not adapted"] for line in lines] == ["–", "25.0"]
+    assert "mean, not adapted" not in texts_of(lines_of([row("head")]))[0]
+
+
 def test_several_recipes_are_named_where_they_begin() -> None:
     headings, lines = texts_of(
         lines_of([row("pep", recipe="b"), row("head", recipe="b"), row("pep", recipe="a")])

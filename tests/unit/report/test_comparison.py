@@ -57,6 +57,43 @@ def test_nothing_finished_is_still_a_table(tmp_path: Path) -> None:
     assert comparison.table.lines[0][2] == Cell("n/a")
 
 
+def adapted(folder: Path) -> Path:
+    """Write a run whose clients trained once more for the last test: 90 % with it, 60 % without."""
+    write_small_run(folder, 0, [0.5, 0.9])
+    more = {
+        "unadapted_mean_accuracy": 0.6,
+        "unadapted_worst_accuracy": 0.3,
+        "adaptation_images": 1200,
+        "adaptation_seconds": 2.0,
+    }
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    lines[-1] = json.dumps(json.loads(lines[-1]) | more)
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary | more))
+    return folder
+
+
+def test_a_last_test_that_clients_trained_for_is_marked_and_stands_beside_the_one_without(
+    tmp_path: Path,
+) -> None:
+    other = write_small_run(tmp_path / "head", 0, [0.5, 0.7])
+    comparison = compare_runs({("pfedpg", ""): [adapted(tmp_path / "pfedpg")], ("head", ""): [other]}, 0.65)
+    table = comparison.table
+    ours, head = (dict(zip(table.headings, line, strict=True)) for line in table.lines)
+    assert (ours["mean"].text, ours["mean, not adapted"].text) == ("90.0 †", "60.0")
+    assert (ours["worst"].text, ours["worst, not adapted"].text) == ("45.0 †", "30.0")
+    assert ours["images adapted"].text == "1.2 k"
+    assert ours["rounds to 65 %"].text == "not reached"
+    assert (head["mean"].text, head["mean, not adapted"].text) == ("70.0", "n/a")
+    assert "† For the last test alone" in comparison.note
+    comparison.write(tmp_path / "out")
+    assert "90.0 $\\dagger$" in (tmp_path / "out" / "compare.tex").read_text()
+    alone = compare_runs({("head", ""): [other]}, 0.65)
+    assert not [heading for heading in alone.table.headings if "adapted" in heading]
+    assert "†" not in alone.note
+
+
 Folders = dict[tuple[str, str], list[Path]]
 
 

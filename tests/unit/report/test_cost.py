@@ -57,6 +57,14 @@ def test_a_run_that_ended_early_is_at_the_target_in_its_last_round(tmp_path: Pat
     assert best_accuracy(run) == 0.9
 
 
+def test_a_target_reached_only_by_training_for_the_last_test_is_not_reached(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", [0.5, 0.9], unadapted_mean_accuracy=0.6)
+    run.rounds[-1]["unadapted_mean_accuracy"] = 0.6
+    assert cost_to_target(run, 0.8) is None
+    assert cost_to_target(run, 0.6) == costs_by_round(run)[2]
+    assert best_accuracy(run) == 0.6
+
+
 def test_when_a_run_whose_end_was_tested_again_got_there_is_unknown(tmp_path: Path) -> None:
     assert cost_to_target(made(tmp_path / "run", [0.9], tested_again={"of": "run"}), 0.8) is None
 

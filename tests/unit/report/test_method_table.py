@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from support.run_folders import eight_methods, groups_in, write_run
@@ -45,6 +46,17 @@ def test_a_recipe_named_in_a_run_is_never_a_path(tmp_path: Path) -> None:
     write_run(tmp_path / "run", recipe=str(tmp_path / "trap.toml"))
     table = method_table(groups_in(tmp_path / "run"))
     assert "mean, paper" not in table.table.headings
+
+
+def test_what_clients_trained_for_the_last_test_alone_is_marked(tmp_path: Path) -> None:
+    write_run(tmp_path / "head", "head", level=0.5)
+    summary = write_run(tmp_path / "pfedpg", "pfedpg", level=0.9) / "summary.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"unadapted_mean_accuracy": 0.7}))
+    table = method_table(groups_in(tmp_path)).table
+    head, ours = (dict(zip(table.headings, (c.text for c in line), strict=True)) for line in table.lines)
+    assert ours["mean"].endswith(" †")
+    assert (ours["mean, not adapted"], head["mean, not adapted"]) == ("70.0", "–")
+    assert "†" not in head["mean"]
 
 
 def test_every_domain_has_a_column(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedcue.evaluate.curve import UNADAPTED, on_curve
 from fedcue.report.cost import costs_by_round
 from fedcue.report.figures.figure import Axis, Figure, Panel, Series
 from fedcue.report.groups import RunGroup
+from fedcue.report.palette import COLOURS
 from fedcue.report.runs import RunRecord, number
 
 MAX_POINTS = 400
@@ -17,6 +19,8 @@ ROUNDS = Axis("round")
 MEGABYTES = Axis("MB sent and received", log=True)
 ACCURACY = Axis("mean accuracy of the clients", percent=True)
 LOSS = Axis("training loss", log=True)
+
+ADAPTED = "A point of its own: each client trained once more, for the last test alone."
 
 Points = dict[int, tuple[float, float]]
 """Round -> (x, y)."""
@@ -55,7 +59,20 @@ def _curves(
         return None
     several = any(line.low for line in lines)
     caption = "Line: mean over seeds; band or whiskers: one standard deviation." if several else ""
+    adapted = [point for group in groups if (point := _adapted(group, metric, lines)) is not None]
+    if adapted:
+        lines += adapted
+        caption = f"{caption} {ADAPTED}".strip()
     return Figure(name, title, (Panel("line", x, y, tuple(lines)),), caption, _ends(title, lines, y))
+
+
+def _adapted(group: RunGroup, metric: str, lines: Sequence[Series]) -> Series | None:
+    """Return the accuracy of a last test for which clients trained once more: a point of its own."""
+    line = next((line for line in lines if line.name == group.label), None)
+    found = group.over_seeds(metric).mean
+    if line is None or found is None or group.over_seeds(f"{UNADAPTED}{metric}").mean is None:
+        return None
+    return Series(f"{group.label}, adapted for the last test", line.x[-1:], [found], group.slot + COLOURS)
 
 
 def _line(group: RunGroup, metric: str, x: Axis, positive: bool) -> Series | None:
@@ -82,7 +99,7 @@ def _points(run: RunRecord, metric: str, by_bytes: bool) -> Points:
     if not run.rounds and (value := run.last(metric)) is not None:  # tested, never trained: one point
         points[0] = (costs[0].megabytes if by_bytes else 0, value)
     for record, cost in zip(run.rounds, costs[1:], strict=True):
-        value = number(record.get(metric))
+        value = number(on_curve(record, metric))
         if value is not None and cost.round is not None:
             points[int(cost.round)] = (cost.megabytes if by_bytes else cost.round, value)
     if by_bytes:  # a logarithmic axis has no 0

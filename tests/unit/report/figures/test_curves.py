@@ -32,6 +32,26 @@ def test_traffic_adds_up_both_ways_and_over_rounds(eight: list[RunGroup]) -> Non
     assert line.x[-1] == pytest.approx(20 * 2 * 16 * 1920 / 1e6)
 
 
+def test_a_last_test_that_clients_trained_for_is_a_point_of_its_own(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one", method="pfedpg", rounds=2)
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    records[-1]["unadapted_mean_accuracy"] = 0.25
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
+    summary = json.loads((folder / "summary.json").read_text()) | {"unadapted_mean_accuracy": 0.25}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    for name in ("accuracy-rounds", "accuracy-bytes"):
+        figure = build(name, groups_in(tmp_path))
+        line, point = figure.panels[0].series
+        assert line.y == [records[0]["mean_accuracy"], 0.25]
+        assert (point.name, point.x, point.y) == (
+            "pFedPG, adapted for the last test",
+            line.x[-1:],
+            [summary["mean_accuracy"]],
+        )
+        assert "trained once more" in figure.caption
+    assert len(build("loss-rounds", groups_in(tmp_path)).panels[0].series) == 1
+
+
 def test_the_loss_axis_is_logarithmic(eight: list[RunGroup]) -> None:
     panel = build("loss-rounds", eight).panels[0]
     assert panel.y.log

@@ -1,0 +1,14 @@
+"""One protocol from the first round to the last: what clients do for the last test alone stands apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+UNADAPTED = "unadapted_"
+"""Begins the accuracies of a last test repeated without the training that clients do for it alone."""
+
+
+def on_curve(record: Mapping[str, Any], name: str = "mean_accuracy") -> Any:
+    """Return an accuracy of a round as it was measured in all rounds before."""
+    return record.get(f"{UNADAPTED}{name}", record.get(name))
