@@ -14,7 +14,7 @@ from fedcue.methods.fedvpt import FedVPT
 from fedcue.methods.fedvpt_deep import FedVPTDeep
 from fedcue.methods.head import HeadTuning
 from fedcue.methods.pep_variants import PEPVariants
-from fedcue.methods.pfedpg import GENERATOR, PFedPG, admit, generate, gradients
+from fedcue.methods.pfedpg import GENERATOR, PFedPG, generate, gradients
 from fedcue.methods.sgpt import SGPT
 from fedcue.model.vit import Architecture
 from fedcue.rng import torch_rng
@@ -363,7 +363,7 @@ def test_generator_of_pfedpg_and_its_server_step(vectors):
     )
     task = Sizes(CLASSES, 8, 3, 4, 4)
     state = method.start(task, 0, added(method, task, []))
-    tensors = admit(state.tensors, torch.tensor([7, 2, 5]))
+    tensors = method.admit(state.tensors, torch.tensor([7, 2, 5]))
     tensors = {name: t.double() if t.is_floating_point() else t for name, t in tensors.items()}
     names = dict(zip(GENERATOR, ("basis", "query", "key", "value", "output"), strict=True))
     theirs = {other: tensors[name].numpy() for name, other in names.items()}

@@ -21,7 +21,7 @@ from oracle import fedpr_dropped
 from support.tiny_federation import CLASSES, HELD_OUT, TinyFederation, TinyRun, random_vit
 
 from fedcue.clients.host import Host
-from fedcue.methods.pfedpg import first_descriptor
+from fedcue.methods.pfedpg import PFedPG
 from fedcue.model.vit import Architecture
 from fedcue.registry import METHODS
 from fedcue.rng import torch_rng
@@ -208,7 +208,7 @@ def theirs(tiny: TinyFederation, case: Case) -> run_oracle.Method:
         options = {"ratio": 0.6, "directions": extra}
     if options == "pfedpg":
         like = torch.zeros(0, 1, 8)
-        own = {c: first_descriptor(like, SEED, c)[0, 0].double().numpy() for c in range(3)}
+        own = {c: PFedPG().first_descriptor(like, SEED, c)[0, 0].double().numpy() for c in range(3)}
         options = {"descriptors": own, "server_lr": 1e-3, "server_weight_decay": 1e-6}
     return case.oracle(task, RATES, drawn, **{**case.theirs, "options": options})
 

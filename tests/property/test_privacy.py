@@ -20,6 +20,7 @@ from support.tables import table_of
 from support.tiny_federation import TinyFederation
 from torch import Tensor
 
+from fedcue.aggregate.class_means import Prototypes
 from fedcue.aggregate.mean import PlainAdding, Sums
 from fedcue.methods.pep import PEP
 from fedcue.methods.tensors import reply as replied
@@ -184,6 +185,29 @@ def test_paper_noise_is_laplace_of_the_papers_scale():
     units = (torch.stack(releases)[:, :, 0] - vectors.mean(0)) / scale[:, None]
     assert kstest(units.flatten().numpy(), "laplace").pvalue > 1e-4
     assert not torch.stack(releases)[:, :, 1:].any()  # absent classes are exact zeros
+
+
+def test_the_papers_noise_may_grow_with_the_distance_from_the_prototype_across_clients():
+    vectors = torch.randn(8, LAYERS, WIDTH, generator=stream(5))
+    labels = torch.tensor([0] * 4 + [1] * 4)
+    known = torch.zeros(CLASSES, dtype=torch.bool)
+    known[0] = True
+    told = Prototypes(torch.full((LAYERS, CLASSES, WIDTH), 50.0), known)
+
+    def noise_of(centre: str, told: Prototypes | None) -> Tensor:
+        sums = PaperNoise(centre=centre).class_sums(CLASSES, noise(0))
+        sums.told = told
+        sums.add(vectors, labels)
+        return sums.reply()["centroids"].double()
+
+    own, common = (noise_of(centre, told) for centre in ("own", "prototype"))
+    assert torch.equal(own, noise_of("own", None))
+    assert torch.equal(noise_of("prototype", None), own), "before the first round nobody knows a prototype"
+    assert torch.equal(common[:, 1:], own[:, 1:]), "nor ever of a class without one"
+    means = vectors[:4].double().mean(0)
+    largest = [(vectors[:4].double() - centre).abs().sum(-1).amax(0) for centre in (means, 50.0)]  # [L]
+    ratio = (common[:, 0] - means) / (own[:, 0] - means)
+    torch.testing.assert_close(ratio, (largest[1] / largest[0])[:, None].expand_as(ratio), rtol=1e-4, atol=0)
 
 
 # Attacks

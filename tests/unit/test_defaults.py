@@ -65,6 +65,8 @@ METHODS_TABLE = {
     "fedpr": {
         "prompts": (10, f"{COSTS}: more than 8.4 M floats in 100 rounds"),
         "prompt_init": ("vpt", f"{VPT}; FedPR's own start is uniform on (0, 1)"),
+        "project_first_round": (True, f"{OURS}: prompts of others are there from round 1 on"),
+        "keep_optimiser": (False, f"{METHOD}: clients keep nothing"),
         "ratio": (0.8, f"{FEDPR}: the share of directions kept"),
         "normalise_projector": (True, f"{FEDPR}: the projector divided by its Frobenius norm"),
     },
@@ -82,6 +84,7 @@ METHODS_TABLE = {
     "pfedpg": {
         "prompts": (10, f"{PFEDPG}: K"),
         "descriptor_vectors": ("one", f"{PFEDPG}: a descriptor is a vector"),
+        "descriptor_scale": (1.0, f"{OURS}: {PFEDPG} says nothing of how descriptors start"),
         "server_optimiser": ("adamw", f"{PFEDPG} names none; public ports use AdamW"),
         "server_lr": (1e-3, PFEDPG),
         "server_weight_decay": (1e-6, f"{PFEDPG} gives none; public ports"),
@@ -134,6 +137,11 @@ METHODS_TABLE = {
 NATIVE = {
     "fedpr": {
         "training.optimiser": ("adam", FEDPR),
+        "training.lr_decay": (1.0, f"{FEDPR}: a constant rate"),
+        "training.clip_norm": (None, f"{FEDPR}: gradients are not clipped"),
+        "method.prompt_init": ("unit", f"{FEDPR}: prompts start uniform on (0, 1)"),
+        "method.project_first_round": (False, f"{FEDPR}: projectors are made after the first aggregation"),
+        "method.keep_optimiser": (True, f"{FEDPR}: each client's optimiser lives as long as the run"),
         "training.lr": (0.1, FEDPR),
         "training.weight_decay": (0.0, FEDPR),
         "training.epochs": (10, FEDPR),
@@ -141,6 +149,8 @@ NATIVE = {
     },
     "sgpt": {
         "training.lr": (0.01, SGPT),
+        "training.lr_decay": (1.0, f"{SGPT}: a constant rate"),
+        "training.clip_norm": (None, f"{SGPT}: gradients are not clipped"),
         "training.weight_decay": (1e-5, SGPT),
         "training.batch_size": (40, SGPT),
         "method.head_bias": (True, SGPT),

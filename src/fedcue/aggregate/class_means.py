@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+
+
+class Prototypes(NamedTuple):
+    """What a client was told of all classes: prototypes ``[L, C, d]``, and which have one ``[C]``."""
+
+    values: Tensor
+    known: Tensor
 
 
 class CentroidSums:
@@ -13,6 +22,8 @@ class CentroidSums:
         self.classes = classes
         self.sums: Tensor | None = None
         self.counts = torch.zeros(classes, dtype=torch.float64)
+        self.told: Prototypes | None = None
+        """What the client was told; it matters to noise alone."""
 
     def add(self, vectors: Tensor, labels: Tensor) -> None:
         """Add the vectors of some images under their labels."""

@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from fedcue.aggregate.class_means import Prototypes
 from fedcue.aggregate.mean import Sums
 from fedcue.errors import ClientError, ConfigError
 from fedcue.methods.base import PAPER, Blocks, Method, check_blocks, check_layers, classify
@@ -11,6 +12,7 @@ from fedcue.methods.tensors import (
     PromptInit,
     kept,
     kept_as,
+    kept_moments,
     linear_head,
     prompt,
     prompt_start,
@@ -45,6 +47,7 @@ __all__ = [
     "Method",
     "PromptInit",
     "Prompter",
+    "Prototypes",
     "ServerState",
     "Sizes",
     "StepFilter",
@@ -59,6 +62,7 @@ __all__ = [
     "inserted",
     "kept",
     "kept_as",
+    "kept_moments",
     "linear_head",
     "no_prompts",
     "prompt",

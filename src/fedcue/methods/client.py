@@ -10,10 +10,10 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
-from fedcue.aggregate.class_means import CentroidSums, MomentSums
+from fedcue.aggregate.class_means import CentroidSums, MomentSums, Prototypes
 from fedcue.train.batches import Batch, Samples
 from fedcue.train.settings import Training
-from fedcue.train.sgd import Loss, StepFilter, fit
+from fedcue.train.sgd import Loss, Moments, StepFilter, fit
 from fedcue.types import Sizes, Tensors, TensorTable, Update, moved
 
 
@@ -29,6 +29,7 @@ class Fit(Protocol):
         finished_rounds: int,
         generator: Generator,
         step_filter: StepFilter | None = None,
+        moments: Moments | None = None,
     ) -> tuple[dict[str, Tensor], float]:
         """Train copies of ``start``; return them and the mean loss."""
 
@@ -79,10 +80,15 @@ class Client:
         return held.nonzero()[:, 0].to(self.samples.frozen.model.device)
 
     def fit(
-        self, loss: Loss, start: Tensors, step_filter: StepFilter | None = None
+        self,
+        loss: Loss,
+        start: Tensors,
+        step_filter: StepFilter | None = None,
+        moments: Moments | None = None,
     ) -> tuple[dict[str, Tensor], float]:
         """Train copies of ``start`` on the client's images; return them and the mean loss."""
-        return self.train(loss, start, self.samples, self.training, self.round, self.generator, step_filter)
+        given = (self.samples, self.training, self.round, self.generator, step_filter, moments)
+        return self.train(loss, start, *given)
 
     def update(self, tensors: Tensors, loss: float | None = None) -> Update:
         """Return what is sent back of ``tensors`` and what the client keeps of them, by the table."""
@@ -91,13 +97,16 @@ class Client:
         return Update(self.id, len(self.samples), sent, loss, kept)
 
     @torch.no_grad()
-    def centroids(self, vectors: Callable[[Batch], Tensor]) -> dict[str, Tensor]:
+    def centroids(
+        self, vectors: Callable[[Batch], Tensor], told: Prototypes | None = None
+    ) -> dict[str, Tensor]:
         """Return the client's class means of ``vectors [B, L, d]`` and who holds them.
 
         This is ``eq:centroid_eq_client``; ``by_count`` gives class sums and counts instead.
         """
         described = self.described()
         sums = self.class_sums(self.sizes.classes)
+        sums.told = told
         for batch in described.samples.batches(self.chunk):
             sums.add(vectors(batch), batch.labels)
         return sums.reply(self.by_count, self.table["centroids"].dtype)

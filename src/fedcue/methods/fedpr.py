@@ -14,8 +14,8 @@ import fedcue.methods as fm
 class FedPR(fm.Method):
     """Prompts behind cls at block 0; the optimiser's change of them is projected, the head's is not.
 
-    The projector is made from the broadcast prompts at every visit, the first one included: with
-    partial participation one kept from an earlier visit would belong to other prompts.
+    The projector is made from the broadcast prompts at every visit: with partial participation one
+    kept from an earlier visit would belong to other prompts.
     """
 
     name: ClassVar[str] = "fedpr"
@@ -24,8 +24,13 @@ class FedPR(fm.Method):
         "native": {
             **fm.PAPER,
             "method.weighting": "size",
+            "method.prompt_init": "unit",
+            "method.project_first_round": False,
+            "method.keep_optimiser": True,
             "training.optimiser": "adam",
+            "training.lr_decay": 1.0,
             "training.weight_decay": 0.0,
+            "training.clip_norm": None,
             "training.epochs": 10,
         },
     }
@@ -36,6 +41,10 @@ class FedPR(fm.Method):
         default=0.8, gt=0, le=1, description="share of directions kept (none: all but the prompts' own)"
     )
     normalise_projector: bool = fm.Field(default=True, description="divide the projector by its norm")
+    project_first_round: bool = fm.Field(default=True, description="project in round 1, too")
+    keep_optimiser: bool = fm.Field(
+        default=False, description="a client's optimiser goes on at its next visit, and is not new"
+    )
 
     def check(self, sizes: fm.Sizes) -> None:
         """Refuse prompts that leave no direction to move in."""
@@ -46,14 +55,19 @@ class FedPR(fm.Method):
             )
 
     def tensors(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
-        """Declare the head and the prompts ``[n, d]``."""
+        """Declare the head and the prompts ``[n, d]``, and what a client may keep of its optimiser."""
         shape = (self.prompts, sizes.width)
-        return [*super().tensors(sizes), fm.prompt("shared_prompts", shape, sizes, self.prompt_init)]
+        trained = [*super().tensors(sizes), fm.prompt("shared_prompts", shape, sizes, self.prompt_init)]
+        return [*trained, *(fm.kept_moments(trained) if self.keep_optimiser else [])]
 
     def update(self, client: fm.Client, sent: fm.Tensors) -> fm.Update:
         """Train head and prompts, each step of the prompts projected."""
-        step_filter = self.step_filter(sent["shared_prompts"], client.seed)
-        return client.update(*client.fit(self.loss(sent), sent, step_filter))
+        free = client.round == 0 and not self.project_first_round
+        step_filter = None if free else self.step_filter(sent["shared_prompts"], client.seed)
+        tensors = self.personal(client, sent)
+        moments = {name: tensors[name] for name in client.table.kept}
+        trained, loss = client.fit(self.loss(sent), sent, step_filter, moments or None)
+        return client.update({**trained, **moments}, loss)
 
     def step_filter(self, prompts: Tensor, seed: int) -> fm.StepFilter:
         """Return the projection of the optimiser's changes, after momentum, clipping and decay."""

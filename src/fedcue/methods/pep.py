@@ -79,7 +79,8 @@ class PEP(fm.Method):
     def update(self, client: fm.Client, sent: fm.Tensors) -> fm.Update:
         """Take the centroids under the broadcast state, then train H, P_S and P_C."""
         broadcast = self.personal(client.described(), sent)
-        centroids = client.centroids(lambda batch: self.cls_tokens(broadcast, batch))
+        told = fm.Prototypes(sent["prototypes"], sent["has_prototype"])
+        centroids = client.centroids(lambda batch: self.cls_tokens(broadcast, batch), told)
         tensors = self.personal(client, sent)
         start = {name: tensors[name] for name in client.table.trained}
         trained, loss = client.fit(self.loss(tensors), start)

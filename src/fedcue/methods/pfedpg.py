@@ -31,6 +31,9 @@ class PFedPG(fm.Method):
     descriptor_vectors: Literal["one", "prompts"] = fm.Field(
         default="one", description="vectors that describe a client: one, or one per prompt"
     )
+    descriptor_scale: float = fm.Field(
+        default=1.0, gt=0, description="deviation of the descriptors' first values; no source gives one"
+    )
     server_optimiser: Literal["adamw", "sgd"] = fm.Field(default="adamw", description="of the generator")
     server_lr: float = fm.Field(default=1e-3, ge=0, description="learning rate of the generator")
     server_weight_decay: float = fm.Field(default=1e-6, ge=0, description="of the generator")
@@ -71,7 +74,7 @@ class PFedPG(fm.Method):
         """Return the client's prompts ``[K, d]``, generated from its descriptor."""
         known = (state.tensors["descriptor_ids"] == client).nonzero()[:, 0]
         stored = state.tensors["descriptors"]
-        own = stored[known] if len(known) else first_descriptor(stored, seed, client)
+        own = stored[known] if len(known) else self.first_descriptor(stored, seed, client)
         return {"prompts": generate({**state.tensors, "descriptors": own})[0]}
 
     def aggregate(self, state: fm.ServerState, sums: fm.Sums) -> fm.ServerState:
@@ -82,7 +85,7 @@ class PFedPG(fm.Method):
         """
         received = sums.each
         clients = torch.tensor([update.client for update in received])
-        tensors = admit(state.tensors, clients)
+        tensors = self.admit(state.tensors, clients)
         rows = (tensors["descriptor_ids"] == clients[:, None]).nonzero()[:, 1]
         weights = torch.tensor([update.samples if self.weighting == "size" else 1 for update in received])
         change = torch.stack([update.tensors["prompt_change"] for update in received])  # [S, K, d]
@@ -91,6 +94,23 @@ class PFedPG(fm.Method):
         for name, gradient in gradients(values, upstream).items():
             tensors |= self.step(tensors, name, gradient, rows if name == "descriptors" else None)
         return fm.ServerState(state.round + 1, tensors)
+
+    def first_descriptor(self, like: Tensor, seed: int, client: int) -> Tensor:
+        """Draw the descriptor ``[1, 1 or K, d]`` a client has before its first visit."""
+        generator = fm.torch_rng(seed, "init", "descriptor", client)
+        return self.descriptor_scale * torch.randn(1, *like.shape[1:], generator=generator)
+
+    def admit(self, tensors: fm.Tensors, clients: Tensor) -> dict[str, Tensor]:
+        """Return ``tensors`` with a descriptor and empty moments for each client that had none."""
+        stored, seed = tensors["descriptors"], int(tensors["seed"])
+        new = clients[~torch.isin(clients, tensors["descriptor_ids"])]
+        first = [self.first_descriptor(stored, seed, int(client)) for client in new]
+        if not first:
+            return dict(tensors)
+        added = {"descriptor_ids": new, "descriptors": torch.cat(first)}
+        for spec in moments("descriptors", added["descriptors"].shape):
+            added[spec.name] = torch.zeros(*spec.shape, dtype=spec.dtype)  # type: ignore[arg-type]
+        return {**tensors, **{name: torch.cat([tensors[name], rows]) for name, rows in added.items()}}
 
     def step(
         self, tensors: fm.Tensors, name: str, gradient: Tensor, rows: Tensor | None = None
@@ -147,23 +167,6 @@ def gradients(values: fm.Tensors, upstream: Tensor) -> dict[str, Tensor]:
         leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
         found = torch.autograd.grad(generate(leaves), tuple(leaves.values()), upstream)
     return dict(zip(leaves, found, strict=True))
-
-
-def first_descriptor(like: Tensor, seed: int, client: int) -> Tensor:
-    """Draw the descriptor ``[1, 1 or K, d]`` a client has before its first visit."""
-    return torch.randn(1, *like.shape[1:], generator=fm.torch_rng(seed, "init", "descriptor", client))
-
-
-def admit(tensors: fm.Tensors, clients: Tensor) -> dict[str, Tensor]:
-    """Return ``tensors`` with a descriptor and empty moments for each client that had none."""
-    new = clients[~torch.isin(clients, tensors["descriptor_ids"])]
-    first = [first_descriptor(tensors["descriptors"], int(tensors["seed"]), int(client)) for client in new]
-    if not first:
-        return dict(tensors)
-    added = {"descriptor_ids": new, "descriptors": torch.cat(first)}
-    for spec in moments("descriptors", added["descriptors"].shape):
-        added[spec.name] = torch.zeros(*spec.shape, dtype=spec.dtype)  # type: ignore[arg-type]
-    return {**tensors, **{name: torch.cat([tensors[name], rows]) for name, rows in added.items()}}
 
 
 def moments(name: str, shape: tuple[int | None, ...]) -> list[fm.TensorSpec]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Literal
 
@@ -17,8 +17,8 @@ Shape = tuple[int, ...]
 First = Callable[[Shape, int], Tensor]
 """How a tensor starts: from its shape and the run's seed to its value."""
 
-PromptInit = Literal["vpt", "zeros"]
-"""How prompts start: uniform within VPT's bound, or zero."""
+PromptInit = Literal["vpt", "zeros", "unit"]
+"""How prompts start: uniform within VPT's bound, zero, or uniform on (0, 1)."""
 
 
 def linear_head(sizes: Sizes, bias: bool = False, rows: int | None = None) -> list[TensorSpec]:
@@ -87,6 +87,15 @@ def kept_as(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(spec.name, spec.shape, spec.first, trained=True, kept=True)
 
 
+def kept_moments(specs: Iterable[TensorSpec]) -> list[TensorSpec]:
+    """Declare what a client keeps of its optimiser: two moments of each tensor, and the steps taken."""
+    return [
+        TensorSpec(f"{spec.name}_{part}", shape, partial(zeros, shape), kept=True)  # type: ignore[arg-type]
+        for spec in specs
+        for part, shape in (("mean", spec.shape), ("square", spec.shape), ("steps", ()))
+    ]
+
+
 def server(
     name: str, shape: tuple[int | None, ...], first: First | None = None, dtype: torch.dtype = torch.float32
 ) -> TensorSpec:
@@ -97,7 +106,7 @@ def server(
 
 def zeros(shape: Shape, seed: int) -> Tensor:
     """Start with zeros."""
-    return torch.zeros(*shape)
+    return torch.zeros(shape)
 
 
 def uniform(name: str, bound: float, seed: int | None = None) -> First:
@@ -110,9 +119,11 @@ def uniform(name: str, bound: float, seed: int | None = None) -> First:
 
 
 def prompt_start(name: str, sizes: Sizes, start: PromptInit = "vpt", seed: int | None = None) -> First:
-    """Start prompts within VPT's bound (Xavier's for the patch embedding), or with zeros."""
+    """Start prompts within VPT's bound (Xavier's for the patch embedding), with zeros, or on (0, 1)."""
     if start == "zeros":
         return zeros
+    if start == "unit":
+        return lambda shape, seed: torch.rand(*shape, generator=torch_rng(seed, "init", name))
     return uniform(name, math.sqrt(6 / (3 * sizes.patch**2 + sizes.width)), seed)
 
 

@@ -41,11 +41,14 @@ class PaperSums(CentroidSums):
     The scale of a class and layer is twice the largest L1 distance of an image from the class mean,
     divided by count and ``epsilon``. It is computed from the images it should hide: a class with
     one image, or with equal ones, is sent as it is; and absent classes are sent as exact zeros.
+    With ``around_told`` the distance is from the prototype across clients, once the client knows one.
     """
 
-    def __init__(self, classes: int, epsilon: float, stream: NoiseStream) -> None:
+    def __init__(
+        self, classes: int, epsilon: float, stream: NoiseStream, around_told: bool = False
+    ) -> None:
         super().__init__(classes)
-        self.epsilon, self.stream = epsilon, stream
+        self.epsilon, self.stream, self.around_told = epsilon, stream, around_told
         self._seen: list[tuple[Tensor, Tensor]] = []
 
     def add(self, vectors: Tensor, labels: Tensor) -> None:
@@ -65,6 +68,9 @@ class PaperSums(CentroidSums):
         """Return the scale of the noise for each class and layer ``[C, L]``."""
         assert self.sums is not None, "a client has at least one image"
         means = self.sums / self.counts.clamp(min=1)[:, None, None]
+        if self.around_told and self.told is not None:
+            common = self.told.values.double().cpu().transpose(0, 1)
+            means = torch.where(self.told.known.cpu()[:, None, None], common, means)
         largest = torch.zeros(self.sums.shape[:2], dtype=torch.float64)
         for vectors, labels in self._seen:
             distances = (vectors - means[labels]).abs().sum(-1)  # [B, L]

@@ -76,6 +76,10 @@ class PaperNoise(Privacy):
     name: ClassVar[str] = "paper"
 
     epsilon: float = Field(default=0.2, gt=0, description="the paper's symbol; no guarantee goes with it")
+    centre: Literal["own", "prototype"] = Field(
+        default="own",
+        description="distances from the client's mean, or from the prototype across clients (noisy itself)",
+    )
 
     def check(self, method: str, table: TensorTable) -> None:
         """Refuse methods that send no centroids."""
@@ -87,7 +91,7 @@ class PaperNoise(Privacy):
 
     def class_sums(self, classes: int, stream: Streams) -> CentroidSums:
         """Return centroids that get Laplace noise."""
-        return PaperSums(classes, self.epsilon, stream())
+        return PaperSums(classes, self.epsilon, stream(), self.centre == "prototype")
 
 
 class DifferentialPrivacy(Privacy):

@@ -41,8 +41,8 @@ def markdown(table: Table) -> str:
 
 _LATEX = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
-    "†": r"$\dagger$", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "[": "{[}", "]": "{]}",
-    **{mark: "\\" + mark for mark in "&%$#_{}"},
+    "†": r"$\dagger$", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
+    "[": "{[}", "]": "{]}", **{mark: "\\" + mark for mark in "&%$#_{}"},
 }  # fmt: skip
 
 

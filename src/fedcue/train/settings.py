@@ -21,7 +21,9 @@ class Training(Options):
         default=None, ge=0, description="of the class prompts alone (default: the prompts')"
     )
     lr_decay: float = Field(default=0.998, gt=0, le=1, description="factor per round")
-    optimiser: Literal["sgd", "adam"] = Field(default="sgd", description="new at every visit")
+    optimiser: Literal["sgd", "adam"] = Field(
+        default="sgd", description="new at every visit unless a method keeps it"
+    )
     momentum: float = Field(default=0.9, ge=0, lt=1, description="of sgd")
     weight_decay: float = Field(default=1e-3, ge=0, description="of everything that is trained")
-    clip_norm: float = Field(default=10.0, gt=0, description="global norm of the gradient")
+    clip_norm: float | None = Field(default=10.0, gt=0, description="global norm of the gradient (none: any)")

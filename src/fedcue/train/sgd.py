@@ -16,6 +16,9 @@ Loss = Callable[[Tensors, Batch], Tensor]
 StepFilter = Callable[[str, Tensor], Tensor]
 """From a tensor's name and the optimiser's change to the change that is made."""
 
+Moments = dict[str, Tensor]
+"""An optimiser's memory of the tensor ``name``: ``name_mean``, ``name_square`` and ``name_steps``."""
+
 HEAD = ("head", "head_bias")
 
 
@@ -35,14 +38,17 @@ def fit(
     finished_rounds: int,
     generator: torch.Generator,
     step_filter: StepFilter | None = None,
+    moments: Moments | None = None,
 ) -> tuple[dict[str, Tensor], float]:
     """Train copies of the tensors ``start`` on ``samples``; return them and the mean loss.
 
-    The optimiser is new at every call. ``step_filter`` sees each change after momentum, clipping
-    and weight decay.
+    The optimiser is new at every call, or goes on from ``moments``, which are left as they then are.
+    ``step_filter`` sees each change after momentum, clipping and weight decay.
     """
     trainable = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
     optimiser = _optimiser(trainable, training, finished_rounds)
+    if moments is not None:
+        _restore(optimiser, trainable, moments)
     total, seen, step = 0.0, 0, 0
     for _ in range(training.epochs):
         for batch in samples.batches(training.batch_size, generator):
@@ -50,12 +56,15 @@ def fit(
             value = loss(trainable, batch)
             optimiser.zero_grad()
             value.backward()
-            torch.nn.utils.clip_grad_norm_(trainable.values(), training.clip_norm)
+            if training.clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(trainable.values(), training.clip_norm)
             _step(optimiser, trainable, step_filter)
             number = value.item()
             if not torch.isfinite(value):
                 raise ClientError(f"loss {number} at step {step}; lower training.lr or head_lr and prompt_lr")
             total, seen = total + number * len(batch), seen + len(batch)
+    if moments is not None:
+        moments |= _moments(optimiser, trainable)
     return {name: tensor.detach() for name, tensor in trainable.items()}, total / seen
 
 
@@ -67,6 +76,27 @@ def _optimiser(trainable: Tensors, training: Training, finished_rounds: int) -> 
     if training.optimiser == "adam":
         return torch.optim.Adam(groups, weight_decay=training.weight_decay)
     return torch.optim.SGD(groups, momentum=training.momentum, weight_decay=training.weight_decay)
+
+
+PARTS = {
+    torch.optim.Adam: {"mean": "exp_avg", "square": "exp_avg_sq", "steps": "step"},
+    torch.optim.SGD: {"mean": "momentum_buffer"},
+}
+"""What each optimiser remembers, and torch's names for it."""
+
+
+def _restore(optimiser: torch.optim.Optimizer, trainable: Tensors, moments: Tensors) -> None:
+    for name, tensor in trainable.items():
+        for part, theirs in PARTS[type(optimiser)].items():
+            optimiser.state[tensor][theirs] = moments[f"{name}_{part}"].clone()
+
+
+def _moments(optimiser: torch.optim.Optimizer, trainable: Tensors) -> Moments:
+    return {
+        f"{name}_{part}": optimiser.state[tensor][theirs].detach()
+        for name, tensor in trainable.items()
+        for part, theirs in PARTS[type(optimiser)].items()
+    }
 
 
 @torch.no_grad()

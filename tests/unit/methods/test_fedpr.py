@@ -11,6 +11,7 @@ from fedcue.errors import ConfigError
 from fedcue.methods.fedpr import FedPR, dropped_directions
 from fedcue.rng import torch_rng
 from fedcue.train.settings import Training
+from fedcue.types import ServerState
 
 
 def projector(method: FedPR, prompts: torch.Tensor, seed: int = 0) -> torch.Tensor:
@@ -90,3 +91,47 @@ def test_the_number_of_dropped_directions_is_rounded_down_exactly() -> None:
     """100 (1 - 0.8) is 19.999999999999996 in floating-point numbers."""
     kept = projector(FedPR(normalise_projector=False), torch.zeros(2, 100))
     assert round(float(kept.trace()), 6) == 80
+
+
+def rows_moved(tiny, state, client: int) -> float:
+    """Return how far a client's change of the prompts goes along the prompts that it was sent."""
+    update, _ = tiny.update(state, client)
+    prompts = state.tensors["shared_prompts"]
+    change = update.tensors["shared_prompts"] - prompts
+    return float((change @ prompts.T).abs().max() / change.norm() / prompts.norm())
+
+
+def test_the_original_does_not_project_in_the_first_round(federation):
+    for first, later in ((True, True), (False, True)):
+        tiny = federation(FedPR(prompts=2, project_first_round=first), images=8)
+        state = tiny.start()
+        assert (rows_moved(tiny, state, 0) < 1e-6) == first
+        assert (rows_moved(tiny, ServerState(1, state.tensors), 0) < 1e-6) == later
+
+
+def test_the_originals_prompts_start_between_0_and_1(federation):
+    first = federation(FedPR(prompt_init="unit")).start().tensors["shared_prompts"]
+    assert 0 <= first.min() < 0.05
+    assert 0.95 < first.max() < 1
+    assert first.mean().item() == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_originals_optimiser_goes_on_where_the_clients_last_visit_left_it(federation):
+    training = Training(optimiser="adam", lr=0.01, epochs=1, batch_size=4)
+    run = federation(FedPR(prompts=2, keep_optimiser=True), training=training, images=8).run(2, sampled=(0,))
+    memory = run.memories[0].tensors
+    steps = 2 * -(-len(run.tiny.partition.train[0]) // 4)  # both visits
+    assert {name: int(memory[f"{name}_steps"]) for name in ("head", "shared_prompts")} == {
+        "head": steps,
+        "shared_prompts": steps,
+    }
+    assert memory["shared_prompts_square"].shape == (2, 32)
+    assert not run.result.summary["total_upload_floats"] % (4 * 32 + 2 * 32), "moments stay at the client"
+    new = federation(FedPR(prompts=2), training=training, images=8).run(2, sampled=(0,))
+    assert not new.memories
+    assert not torch.equal(new.state.tensors["head"], run.state.tensors["head"])
+
+
+def test_a_client_that_never_trained_is_tested_without_an_optimiser(federation):
+    run = federation(FedPR(prompts=2, keep_optimiser=True), images=8).run(1, sampled=(0,))
+    assert run.result.summary["heldout_mean_accuracy"] is not None

@@ -168,3 +168,10 @@ def test_server_step_is_torchs(optimiser, rows):
         reference.step()
         tensors |= method.step(tensors, name, gradient, rows and torch.tensor(rows))
     torch.testing.assert_close(tensors[name], torch.stack(apart).detach())
+
+
+def test_first_descriptors_have_the_deviation_that_is_asked_for():
+    like = torch.zeros(0, 10, 64)
+    usual = PFedPG().first_descriptor(like, 3, 1)
+    assert usual.std().item() == pytest.approx(1, abs=0.1)
+    assert torch.equal(PFedPG(descriptor_scale=0.5).first_descriptor(like, 3, 1), 0.5 * usual)

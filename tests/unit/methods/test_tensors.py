@@ -14,6 +14,7 @@ from fedcue.methods.client import Client
 from fedcue.methods.tensors import (
     kept,
     kept_as,
+    kept_moments,
     linear_head,
     prompt,
     reply,
@@ -180,6 +181,7 @@ def test_what_each_kind_of_line_means():
         "returned": reply("returned", (4,), "class_counts", returned=True, dtype=torch.bool),
         "kept": kept("kept", (2, 8), zeros),
         "server": server("server", (None, 8), zeros),
+        "moments": kept_moments([head])[0],
     }
     roles = {
         name: {
@@ -199,6 +201,7 @@ def test_what_each_kind_of_line_means():
         "returned": {"replied", "returned"},
         "kept": {"trained", "kept"},
         "server": {"stored"},
+        "moments": {"kept"},
     }
     assert {name: spec.kind for name, spec in lines.items() if spec.kind} == {
         "head": "shared",

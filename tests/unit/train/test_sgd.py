@@ -208,6 +208,35 @@ def test_a_step_filter_sees_the_change_after_everything_else():
     assert after["head"].item() == pytest.approx(1 - 0.075)
 
 
+@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
+def test_an_optimiser_that_is_kept_goes_on_as_if_it_had_never_stopped(optimiser):
+    def loss(trained, batch):
+        return (trained["head"] * batch.inputs.tokens.mean()).sum() + trained["head"].pow(2).sum()
+
+    def train(start, epochs, moments):
+        options = plain(lr=0.1, epochs=epochs, batch_size=1, optimiser=optimiser, momentum=0.9)
+        return fit(loss, start, samples(2.0), options, 0, torch.Generator(), None, moments)[0]
+
+    start = {"head": torch.ones(2)}
+    fresh = {"head_mean": torch.zeros(2), "head_square": torch.zeros(2), "head_steps": torch.zeros(())}
+    whole, kept = dict(fresh), dict(fresh)
+    at_once = train(start, 5, whole)
+    in_parts = train(train(start, 2, kept), 3, kept)
+    assert torch.equal(at_once["head"], in_parts["head"])
+    assert all(torch.equal(whole[name], kept[name]) for name in fresh)
+    assert kept["head_steps"] == (5 if optimiser == "adam" else 0)
+    assert torch.equal(train(start, 5, None)["head"], at_once["head"])
+    assert not torch.equal(train(train(start, 2, None), 3, None)["head"], in_parts["head"])
+
+
+def test_without_a_clip_norm_no_gradient_is_too_long():
+    start = {"head": torch.zeros(1)}
+    for norm, expected in ((None, -1000.0), (10.0, -10.0)):
+        training = plain(lr=1.0, clip_norm=norm)
+        after, _ = fit(lambda t, b: 1000 * t["head"].sum(), start, samples(), training, 0, torch.Generator())
+        assert after["head"].item() == pytest.approx(expected)
+
+
 def test_a_loss_that_is_no_number_is_the_clients_failure():
     with pytest.raises(ClientError, match=r"loss nan at step 1; lower training.lr"):
         fit(
