@@ -56,14 +56,11 @@ class PFedPG(fm.Method):
         return [
             fm.server("basis", shape, fm.prompt_start("basis", sizes)),
             *[fm.server(name, (width, width), start) for name, start in starts.items()],
-            *[
-                spec
-                for name in GENERATOR
-                for spec in moments(name, shape if name == "basis" else (width, width))
-            ],
+            *moments("basis", shape),
+            *[spec for name in starts for spec in moments(name, (width, width))],
             fm.server("descriptors", (None, vectors, width), fm.zeros),
             *moments("descriptors", (None, vectors, width)),
-            fm.server("descriptor_ids", (None,), no_ids, torch.int64),
+            fm.server("descriptor_ids", (None,), nothing_yet, torch.int64),
             fm.server("seed", (), lambda shape, seed: torch.tensor(seed), torch.int64),
             fm.TensorSpec("prompts", shape, sent=True, trained=True),
             fm.TensorSpec("prompt_change", shape, returned=True, kind="own"),
@@ -175,15 +172,10 @@ def moments(name: str, shape: tuple[int | None, ...]) -> list[fm.TensorSpec]:
     return [
         fm.server(f"{name}_mean", shape, fm.zeros),
         fm.server(f"{name}_square", shape, fm.zeros),
-        fm.server(f"{name}_steps", shape[:1] if rowwise else (1,), no_steps, torch.int64),
+        fm.server(f"{name}_steps", shape[:1] if rowwise else (1,), nothing_yet, torch.int64),
     ]
 
 
-def no_steps(shape: tuple[int, ...], seed: int) -> Tensor:
-    """Start with no steps taken."""
+def nothing_yet(shape: tuple[int, ...], seed: int) -> Tensor:
+    """Start with no steps taken, and no client visited."""
     return torch.zeros(*shape, dtype=torch.int64)
-
-
-def no_ids(shape: tuple[int, ...], seed: int) -> Tensor:
-    """Start with no client visited."""
-    return torch.empty(0, dtype=torch.int64)
