@@ -5,7 +5,7 @@ from pydantic import Field
 from fedcue.aggregate.class_means import Prototypes
 from fedcue.aggregate.mean import Sums
 from fedcue.errors import ClientError, ConfigError
-from fedcue.methods.base import PAPER, Blocks, Method, check_blocks, check_layers, classify
+from fedcue.methods.base import PAPER, STEADY, Blocks, Method, check_blocks, check_layers, classify
 from fedcue.methods.client import Client
 from fedcue.methods.tensors import (
     First,
@@ -34,6 +34,7 @@ from fedcue.types import ServerState, Sizes, Tensors, TensorSpec, Update, put_ro
 
 __all__ = [
     "PAPER",
+    "STEADY",
     "Batch",
     "Blocks",
     "Client",

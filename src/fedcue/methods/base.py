@@ -35,6 +35,8 @@ PAPER: dict[str, Any] = {
     "training.clip_norm": 10.0,
 }
 """The PEP-FedPT paper's training, given to every method; also what a publication leaves open."""
+STEADY: dict[str, Any] = {**PAPER, "training.lr_decay": 1.0, "training.clip_norm": None}
+"""The same with a constant rate and gradients of any length."""
 
 
 class Method(Options):

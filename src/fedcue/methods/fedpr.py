@@ -22,15 +22,13 @@ class FedPR(fm.Method):
     profiles: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": fm.PAPER,
         "native": {
-            **fm.PAPER,
+            **fm.STEADY,
             "method.weighting": "size",
             "method.prompt_init": "unit",
             "method.project_first_round": False,
             "method.keep_optimiser": True,
             "training.optimiser": "adam",
-            "training.lr_decay": 1.0,
             "training.weight_decay": 0.0,
-            "training.clip_norm": None,
             "training.epochs": 10,
         },
     }

@@ -23,13 +23,11 @@ class SGPT(fm.Method):
     profiles: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": fm.PAPER,
         "native": {
-            **fm.PAPER,
+            **fm.STEADY,
             "method.head_bias": True,
             "method.weighting": "size",
             "training.lr": 0.01,
-            "training.lr_decay": 1.0,
             "training.weight_decay": 1e-5,
-            "training.clip_norm": None,
             "training.batch_size": 40,
         },
     }
