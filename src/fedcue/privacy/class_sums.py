@@ -44,9 +44,7 @@ class PaperSums(CentroidSums):
     With ``around_told`` the distance is from the prototype across clients, once the client knows one.
     """
 
-    def __init__(
-        self, classes: int, epsilon: float, stream: NoiseStream, around_told: bool = False
-    ) -> None:
+    def __init__(self, classes: int, epsilon: float, stream: NoiseStream, around_told: bool = False) -> None:
         super().__init__(classes)
         self.epsilon, self.stream, self.around_told = epsilon, stream, around_told
         self._seen: list[tuple[Tensor, Tensor]] = []
