@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,6 +20,12 @@ class Failure:
 
     client: int
     reason: str
+
+
+def reasons(failures: Sequence[Failure]) -> str:
+    """Return the reasons of the first failures in brackets, if there are any."""
+    reasons = "; ".join(f"client {failure.client}: {failure.reason}" for failure in failures[:3])
+    return f" ({reasons})" if reasons else ""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from fedcue.evaluate.accuracy import Accuracies
 from fedcue.machine import peak_memory_mb
 from fedcue.record.checkpoint import Checkpoint
 from fedcue.record.folder import RunFolder
-from fedcue.rounds.engine import Engine, Failure
+from fedcue.rounds.engine import Engine, Failure, reasons
 from fedcue.rounds.executor import Executor
 from fedcue.rounds.last_test import tested
 from fedcue.rounds.observers import Observer, Several, Silent
@@ -178,7 +178,7 @@ class Run:
         if self.roster.table.replied and answered < least:
             raise FedcueError(
                 f"{answered} clients answered before round 0, aggregate={self.config.aggregate.name} needs "
-                f"at least {least}{_reasons(failures)}. Mend the clients, then repeat."
+                f"at least {least}{reasons(failures)}. Mend the clients, then repeat."
             )
         state = self.method.start(self.roster.sizes, self.config.seed, adding.sums())
         self.totals = {
@@ -232,13 +232,13 @@ class Run:
         try:
             self.budget.visit(clients, round_)
         except BudgetSpent as spent:
-            again = f" It was drawn again because clients failed{_reasons(failed)}." if failed else ""
+            again = f" It was drawn again because clients failed{reasons(failed)}." if failed else ""
             raise BudgetSpent(f"{spent}{again}") from spent
 
     def _too_few_updates(self, state: ServerState, failed: Sequence[Failure]) -> str:
         return (
             f"Round {state.round + 1} got fewer than min_updates={self.roster.needed_updates} updates in "
-            f"{ATTEMPTS} draws{_reasons(failed)}. Mend the clients or lower the learning rates, "
+            f"{ATTEMPTS} draws{reasons(failed)}. Mend the clients or lower the learning rates, "
             "then resume."
         )
 
@@ -283,9 +283,3 @@ class Run:
         }
         self.folder.write_summary(summary)
         return Result(self.folder.path, summary, rounds)
-
-
-def _reasons(failures: Sequence[Failure]) -> str:
-    """Return the reasons of the first failures in brackets, if there are any."""
-    reasons = "; ".join(f"client {failure.client}: {failure.reason}" for failure in failures[:3])
-    return f" ({reasons})" if reasons else ""
