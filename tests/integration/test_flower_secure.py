@@ -27,6 +27,7 @@ from fedcue.errors import ClientError, FedcueError
 from fedcue.flower.client_app import app
 from fedcue.flower.messages import SECURE, TRAIN, WARM_UP, read_bytes
 from fedcue.flower.server_app import serve
+from fedcue.privacy.guard import simulated_stream
 from fedcue.record.folder import read_metrics
 from fedcue.rounds.observers import Silent
 from fedcue.secure.messages import Confirmation, MaskedInput, Revealed, SealedShares
@@ -336,3 +337,28 @@ def test_checkpoints_after_every_round_are_needed(tmp_path: Path) -> None:
     settings = deployment(tmp_path / "run", *SECURELY, "checkpoint.every=2")
     with pytest.raises(FedcueError, match="aggregate=secure needs checkpoint.every=1"):
         serve(MemoryGrid(nodes(2, tmp_path)), settings, Silent())
+
+
+def test_clients_add_their_shares_of_the_noise_before_they_mask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the simulator's streams of noise a deployment ends with its bits; with its own it does not."""
+    pytest.importorskip("dp_accounting")
+    settings = [
+        *SECURELY,
+        "method=pep",
+        "rounds=1",
+        "privacy=dp",
+        "privacy.where=distributed",
+        "privacy.noise=9",
+    ]
+    expected = simulated(tmp_path / "simulated", [*settings, "privacy.max_epsilon=50"])
+    run = deployment(tmp_path / "run", *settings, "privacy.max_epsilon=50")
+    fresh = serve(MemoryGrid(nodes(2, tmp_path / "a")), run, Silent())
+    monkeypatch.setattr("fedcue.flower.node.fresh_stream", simulated_stream(0))
+    again = deployment(tmp_path / "again", *settings, "privacy.max_epsilon=50")
+    repeated = serve(MemoryGrid(nodes(2, tmp_path / "b")), again, Silent())
+    assert_same(repeated, expected)
+    assert fresh.summary["privacy"]["epsilon"] == expected.summary["privacy"]["epsilon"]
+    models = [(result.folder / "model.safetensors").read_bytes() for result in (fresh, expected)]
+    assert models[0] != models[1]

@@ -27,7 +27,8 @@ from fedcue.methods.tensors import reply as replied
 from fedcue.methods.tensors import trained as trained_spec
 from fedcue.methods.tensors import zeros
 from fedcue.privacy.accounting import Ledger
-from fedcue.privacy.mechanisms import DifferentialPrivacy, PaperNoise, clipped
+from fedcue.privacy.adding import clipped
+from fedcue.privacy.mechanisms import DifferentialPrivacy, PaperNoise
 from fedcue.privacy.stream import NoiseStream
 from fedcue.types import ServerState, Update
 

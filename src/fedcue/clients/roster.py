@@ -67,8 +67,13 @@ class Roster:
         records = int(train_sizes[~heldout].sum())
         self.budget = Budget.of(config.privacy, self.table, self.schedule, records)
         self.protection = Protection(
-            config.aggregate, self.budget.privacy, self.table, stream or simulated_stream(config.seed)
+            config.aggregate,
+            self.budget.privacy,
+            self.table,
+            stream or simulated_stream(config.seed),
+            asked=(len(self.schedule.first()), config.clients_per_round),
         )
+        self.protection.shares(0)  # refused here if the settings leave no room for them
         self.repeats_noise = self.budget.simulated = stream is None
 
     def __len__(self) -> int:

@@ -77,9 +77,10 @@ class FlowerEngine:
         if present < everyone:
             log.warning("The run goes without clients that are not there: %s.", _ids(everyone - present))
         settled = config.model_copy(update={"privacy": self.roster.budget.privacy})
-        domains = self.roster.sizes.domains
         self.terms = replace(
-            Terms.of(terms.run, settled, terms.classes, shape, terms.clients), domains=domains
+            Terms.of(terms.run, settled, terms.classes, shape, terms.clients),
+            domains=self.roster.sizes.domains,
+            asked=len(self.roster.schedule.first()),
         )
         self.first_reply, self.reply, self.score = expected_replies(self.roster)
 

@@ -97,16 +97,17 @@ def open_node(terms: Terms, node: Mapping[str, Any]) -> Node:
 def open_vault(terms: Terms, node: Mapping[str, Any]) -> Vault:
     """Return the clients' part in secure sums, for which neither images nor model are read."""
     _check_keys(node)
-    vault = _vault(_config(terms, node), terms.run, node)
+    vault = _vault(_config(terms, node), terms, node)
     if vault is None:
         raise RefusalError("the settings ask for no secure sums")
     return vault
 
 
-def _vault(config: RunConfig, run: str, node: Mapping[str, Any]) -> Vault | None:
+def _vault(config: RunConfig, terms: Terms, node: Mapping[str, Any]) -> Vault | None:
     if not isinstance(config.aggregate, Secure):
         return None
-    return Vault(_memory_folder(node), run, config.aggregate, read_others(node.get("identities")))
+    asked, others = (terms.asked, config.clients_per_round), read_others(node.get("identities"))
+    return Vault(_memory_folder(node), terms.run, config.aggregate, asked, others)
 
 
 def _memory_folder(node: Mapping[str, Any]) -> Path:
@@ -137,7 +138,8 @@ def _open(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
     clients = drop_images(dataset, clients, pixels.bad)
     sizes = Sizes(len(terms.classes), shape.width, shape.depth, shape.patch, terms.clients, terms.domains)
     method = config.method
-    protection = Protection(config.aggregate, config.privacy, method.table(sizes), fresh_stream)
+    asked = (terms.asked, config.clients_per_round)
+    protection = Protection(config.aggregate, config.privacy, method.table(sizes), fresh_stream, asked)
     frozen = FrozenCache(
         model,
         pixels.__getitem__,
@@ -154,7 +156,7 @@ def _open(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
     journal = Journal(folder / "releases.jsonl", own)
     journal.check(config.privacy)
     images = str(Path(str(node["data"])).expanduser().resolve()) if "data" in node else config.data.name
-    vault = _vault(config, terms.run, node)
+    vault = _vault(config, terms, node)
     return Node(host, MemoryStore(folder, terms.run), journal, images, terms.run, vault)
 
 

@@ -36,6 +36,8 @@ class Terms:
     backbone: str
     preprocessing: str
     method: str
+    asked: int = 0
+    """How many clients are asked before round 0, as far as it is known."""
 
     @classmethod
     def of(

@@ -38,6 +38,8 @@ class Vault:
     """The node's memory folder."""
     run: str
     rule: Secure
+    asked: tuple[int, int]
+    """How many clients are asked before round 0, and in a round."""
     others: Mapping[int, bytes] | None = None
     """The public keys of all clients, if the node's owner knows them from elsewhere than the server."""
 
@@ -80,7 +82,7 @@ class Vault:
         """Refuse a sum that is not as the settings say, or over other clients than the node's owner knows."""
         if session.run != self.run or session.round != moment:
             raise ClientError(f"the server began a sum of round {session.round} in round {moment}")
-        needed = self.rule.needed(len(session.identities))
+        needed = self.rule.needed(self.asked[moment > 0])
         if session.threshold < needed or session.fixed_point != self.rule.fixed_point:
             raise ClientError(
                 f"the server asked for a sum over {session.threshold} of {len(session.identities)} clients; "

@@ -14,6 +14,8 @@ from fedcue.types import TensorTable
 AGAINST = {
     "central": "everyone who sees what the server sends or publishes; the server itself is trusted",
     "local": "everyone, a server that follows the protocol included",
+    "distributed": "everyone, a server that follows the protocol included, as long as it knows the noise of "
+    "no more than privacy.colluding clients of a round",
     "secret": "; and only as long as nobody but the server knows who took part (not other clients either)",
 }
 NOT_COVERED = (

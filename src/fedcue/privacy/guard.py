@@ -14,8 +14,10 @@ from functools import partial
 from fedcue.aggregate.class_means import CentroidSums
 from fedcue.aggregate.mean import Adding, Weighting
 from fedcue.aggregate.robust import Aggregation
+from fedcue.aggregate.secure import Secure
 from fedcue.errors import ConfigError
-from fedcue.privacy.mechanisms import Privacy, Streams
+from fedcue.privacy.mechanisms import DifferentialPrivacy, Privacy, Streams
+from fedcue.privacy.shares import Shares
 from fedcue.privacy.stream import NoiseStream
 from fedcue.types import Tensors, TensorTable, Update
 
@@ -41,6 +43,7 @@ class Guard:
     table: TensorTable
     stream: Streams
     aggregation: Aggregation
+    shares: Shares | None
 
     def class_sums(self, classes: int) -> CentroidSums:
         """Return what the client gathers its class statistics with."""
@@ -55,7 +58,10 @@ class Guard:
     ) -> Update:
         """Return the update as it leaves the client, which was sent ``reference``."""
         update = self.privacy.leave(update, reference, self.table, self.stream)
-        return self.aggregation.leave(update, self.table, weighting, prepare)
+        update = self.aggregation.leave(update, self.table, weighting, prepare)
+        if self.shares is None:
+            return update
+        return self.privacy.share(update, self.table, self.shares, self.stream)
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,24 @@ class Protection:
     privacy: Privacy
     table: TensorTable
     stream: Stream
+    asked: tuple[int, int]
+    """How many clients are asked before round 0, and in a round."""
 
     def guard(self, client: int, moment: int | str) -> Guard:
         """Return the protection of one client at the warm start or in a round."""
-        return Guard(self.privacy, self.table, partial(self.stream, client, moment), self.aggregation)
+        stream = partial(self.stream, client, moment)
+        return Guard(self.privacy, self.table, stream, self.aggregation, self.shares(moment))
+
+    def shares(self, moment: int | str) -> Shares | None:
+        """Return over whom the noise of a sum is shared, if clients add it."""
+        rule, privacy = self.aggregation, self.privacy
+        if not (
+            isinstance(rule, Secure) and isinstance(privacy, DifferentialPrivacy) and privacy.distributed
+        ):
+            return None
+        asked = self.asked[0] if moment == "warm up" else self.asked[1]
+        rule.fixed_point.check_clients(2 * asked)  # noise has half of the room
+        return Shares(rule.fixed_point, rule.needed(asked) - privacy.colluding)
 
     def adding(
         self,
@@ -80,7 +100,8 @@ class Protection:
     ) -> Adding:
         """Return how the server adds up the updates of clients that were all sent ``reference``."""
         rule = self.aggregation.adding(reference, self.table, weighting, prepare)
-        return self.privacy.adding(rule, reference, self.table, partial(self.stream, "server", moment))
+        stream = partial(self.stream, "server", moment)
+        return self.privacy.adding(rule, reference, self.table, stream, self.shares(moment))
 
 
 def check_protection(
@@ -94,15 +115,27 @@ def check_protection(
             f"aggregate={aggregation.name} shows the server nothing but sums, and {method} needs every "
             f"client's own {', '.join(single)}. Give aggregate=mean, or another method."
         )
-    if privacy.central and (not aggregation.plain or aggregation.sums_only):
+    if privacy.distributed and not aggregation.sums_only:
+        raise ConfigError(
+            "privacy.where=distributed shares the noise among the clients of a secure sum. Give "
+            "aggregate=secure, or privacy.where=local."
+        )
+    if privacy.central and aggregation.sums_only:
+        raise ConfigError(
+            "privacy.where=central trusts the server with single updates, which aggregate=secure does not "
+            "show it. Give privacy.where=distributed, with about as much noise."
+        )
+    if privacy.central and not aggregation.plain:
         raise ConfigError(
             "privacy.where=central knows the sensitivity of a plain mean only. "
             "Give aggregate=mean without norm_bound, or privacy.where=local."
         )
     if not aggregation.plain:
         _check_robust(method, table, aggregation)
-    if weighting == "size" and (privacy.central or not aggregation.plain):
-        reason = "privacy.where=central" if privacy.central else f"aggregate={aggregation.described}"
+    summed = privacy.central or privacy.distributed
+    if weighting == "size" and (summed or not aggregation.plain):
+        where = "central" if privacy.central else "distributed"
+        reason = f"privacy.where={where}" if summed else f"aggregate={aggregation.described}"
         raise ConfigError(
             f"method.weighting=size lets one client weigh more than others, which {reason} does not "
             "allow. Give method.weighting=uniform."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -18,8 +18,10 @@ from torch import Tensor
 from fedcue.aggregate.class_means import CentroidSums
 from fedcue.aggregate.mean import Adding, Sums
 from fedcue.errors import ConfigError, FedcueError
+from fedcue.privacy.adding import PrivateAdding, clipped
 from fedcue.privacy.class_sums import ClippedSums, PaperSums
 from fedcue.privacy.noise import add_gaussian, most_noise
+from fedcue.privacy.shares import Shares
 from fedcue.privacy.stream import NoiseStream
 from fedcue.registry import Options
 from fedcue.types import Kind, Tensors, TensorSpec, TensorTable, Update
@@ -65,7 +67,23 @@ class Privacy(Options):
         """Return the update as it leaves the client, which was sent ``reference``."""
         return update
 
-    def adding(self, adding: Adding, reference: Tensors, table: TensorTable, stream: Streams) -> Adding:
+    @property
+    def distributed(self) -> bool:
+        """Whether each client adds a share of the noise."""
+        return False
+
+    def share(self, update: Update, table: TensorTable, shares: Shares, stream: Streams) -> Update:
+        """Return an update of words as it leaves the client, with its share of the noise."""
+        return update
+
+    def adding(
+        self,
+        adding: Adding,
+        reference: Tensors,
+        table: TensorTable,
+        stream: Streams,
+        shares: Shares | None = None,
+    ) -> Adding:
         """Return how the server adds up updates."""
         return adding
 
@@ -106,8 +124,12 @@ class DifferentialPrivacy(Privacy):
     name: ClassVar[str] = "dp"
     hide_priors: ClassVar[bool] = True
 
-    where: Literal["central", "local"] = Field(
-        default="central", description="noise by a trusted server, or by each client"
+    where: Literal["central", "local", "distributed"] = Field(
+        default="central",
+        description="noise by a trusted server, by each client, or by all clients of a secure sum together",
+    )
+    colluding: int = Field(
+        default=0, ge=0, description="clients of a sum whose shares of the noise do not count (distributed)"
     )
     max_epsilon: float = Field(default=8.0, gt=0, description="a run that would spend more is refused")
     delta: float = Field(
@@ -136,6 +158,11 @@ class DifferentialPrivacy(Privacy):
         return self.where == "central"
 
     @property
+    def distributed(self) -> bool:
+        """Whether each client adds a share of the noise."""
+        return self.where == "distributed"
+
+    @property
     def secret_sample(self) -> bool:
         """Whether nobody but the server learns who takes part."""
         return self.sample == "secret"
@@ -159,7 +186,7 @@ class DifferentialPrivacy(Privacy):
                 f"privacy.where=central adds noise to a mean of updates, and {method} takes none. "
                 "Give privacy.where=local."
             )
-        if self.sample == "secret" and (self.where == "local" or "class_sums" in kinds.values()):
+        if self.sample == "secret" and (self.where != "central" or "class_sums" in kinds.values()):
             raise ConfigError(
                 "privacy.sample=secret holds for clipped updates at a trusted server only: with "
                 f"privacy.where={self.where} and method {method} what is released tells who took part. "
@@ -171,16 +198,36 @@ class DifferentialPrivacy(Privacy):
         return ClippedSums(classes, self.radius)
 
     def leave(self, update: Update, reference: Tensors, table: TensorTable, stream: Streams) -> Update:
-        """Clip, add noise if no server is trusted, and keep the training loss at the client."""
+        """Clip, add noise if no server is trusted, and keep the training loss at the client.
+
+        What noise is still to come to stays in float64: a shorter number would move farther.
+        """
         tensors = clipped(update, reference, table, self.clip).tensors
+        if self.distributed:
+            return replace(update, tensors=tensors, loss=None)
         if self.where == "local":
             tensors = self.noisy(tensors, table, stream())
         sent = {name: tensor.to(update.tensors[name].dtype) for name, tensor in tensors.items()}
         return replace(update, tensors=sent, loss=None)
 
-    def adding(self, adding: Adding, reference: Tensors, table: TensorTable, stream: Streams) -> Adding:
+    def share(self, update: Update, table: TensorTable, shares: Shares, stream: Streams) -> Update:
+        """Add the client's share of the noise to its words."""
+        assert self.noise is not None, "the noise is settled before the first client is asked"
+        kinds, tensors = table.kinds, update.tensors
+        moves = {name: self.sensitivity(kinds[name], tensors[name]) for name in tensors}
+        noise = self.noise * (1 + shares.rounding(tensors, moves))
+        return shares.add(update, {name: noise * move for name, move in moves.items()}, stream())
+
+    def adding(
+        self,
+        adding: Adding,
+        reference: Tensors,
+        table: TensorTable,
+        stream: Streams,
+        shares: Shares | None = None,
+    ) -> Adding:
         """Add noise to the sums, if the server is trusted; then drop classes that are rare or absent."""
-        return PrivateAdding(self, adding, reference, table, stream)
+        return PrivateAdding(self, adding, reference, table, stream, shares)
 
     def sensitivity(self, kind: Kind, tensor: Tensor) -> float:
         """Return how far one record moves a tensor of this kind, in units of its noise.
@@ -209,14 +256,16 @@ class DifferentialPrivacy(Privacy):
             out[name] = add_gaussian(tensors[name].double(), deviation, stream)
         return out
 
-    def drop_rare(self, sums: Sums, table: TensorTable) -> None:
+    def drop_rare(self, sums: Sums, table: TensorTable, shares: Shares | None = None) -> None:
         """Set sums and counts to zero where the noisy count says nothing; afterthought, so free."""
         kinds = table.kinds
         assert self.noise is not None, "the noise is settled before the first client is asked"
         counts = next((sums.tensors[name] for name in sums.tensors if kinds[name] == "class_counts"), None)
         if counts is None:
             return
-        draws = sums.updates if self.where == "local" else 1
+        draws = sums.updates if self.where == "local" else 1.0
+        if shares is not None:
+            draws = sums.updates / shares.honest
         usual = 3 * 2 * self.noise * math.sqrt(draws)
         kept = counts >= (usual if self.count_threshold is None else self.count_threshold)
         for name, tensor in sums.tensors.items():
@@ -224,43 +273,3 @@ class DifferentialPrivacy(Privacy):
                 sums.tensors[name] = torch.where(kept, tensor, 0.0)
             elif kinds[name] == "class_sums":
                 sums.tensors[name] = torch.where(kept[:, None], tensor, 0.0)
-
-
-@dataclass
-class PrivateAdding:
-    """Adds up clipped updates; noise comes before anybody sees the sums."""
-
-    privacy: DifferentialPrivacy
-    inner: Adding
-    reference: Tensors
-    table: TensorTable
-    stream: Streams
-
-    def add(self, update: Update) -> None:
-        """Add an update, clipped once more where the server is the one to protect it."""
-        if self.privacy.central:
-            update = clipped(update, self.reference, self.table, self.privacy.clip)
-        self.inner.add(update)
-
-    def sums(self) -> Sums:
-        """Return the sums with noise, without classes that are rare or absent."""
-        sums = self.inner.sums()
-        if self.privacy.central:
-            sums.tensors = self.privacy.noisy(sums.tensors, self.table, self.stream())
-        self.privacy.drop_rare(sums, self.table)
-        return sums
-
-
-def clipped(update: Update, reference: Tensors, table: TensorTable, bound: float) -> Update:
-    """Shorten the change of all trained tensors together to ``bound``; the rest stays as it is.
-
-    A tensor that was not sent down is a change as it is.
-    """
-    names = [name for name in update.tensors if table.kinds[name] in ("shared", "own")]
-    start = {name: reference.get(name, torch.zeros(())).double() for name in names}
-    changes = {name: update.tensors[name].double() - start[name] for name in names}
-    length = math.sqrt(sum(float(change.square().sum()) for change in changes.values()))
-    factor = min(1.0, bound / length) if length else 1.0
-    return replace(
-        update, tensors={**update.tensors, **{name: start[name] + factor * changes[name] for name in names}}
-    )

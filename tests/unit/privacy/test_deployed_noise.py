@@ -27,7 +27,7 @@ def test_every_release_takes_32_bytes_of_the_system_and_nothing_of_torch_or_nump
 ) -> None:
     privacy = load("default", ["privacy=dp", "privacy.noise=1.0", f"privacy.where={where}"]).privacy
     config = load("default", [])
-    protection = Protection(config.aggregate, privacy, table_of(), fresh_stream)
+    protection = Protection(config.aggregate, privacy, table_of(), fresh_stream, (4, 4))
     drawn: list[int] = []
     system = os.urandom
     monkeypatch.setattr(os, "urandom", lambda count: (drawn.append(count), system(count))[1])

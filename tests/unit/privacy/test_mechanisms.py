@@ -10,7 +10,8 @@ from support.tables import table_of
 
 from fedcue.aggregate.mean import PlainAdding, Sums
 from fedcue.methods.tensors import reply, trained, zeros
-from fedcue.privacy.mechanisms import DifferentialPrivacy, PaperNoise, clipped
+from fedcue.privacy.adding import clipped
+from fedcue.privacy.mechanisms import DifferentialPrivacy, PaperNoise
 from fedcue.privacy.stream import NoiseStream
 from fedcue.types import TensorSpec, Update
 

@@ -1,0 +1,59 @@
+"""Adding up under differential privacy: clipped updates, and noise before anybody sees their sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from fedcue.aggregate.mean import Adding, Sums
+from fedcue.privacy.shares import Shares
+from fedcue.privacy.stream import NoiseStream
+from fedcue.types import Tensors, TensorTable, Update
+
+if TYPE_CHECKING:
+    from fedcue.privacy.mechanisms import DifferentialPrivacy
+
+
+@dataclass
+class PrivateAdding:
+    """Adds up clipped updates; noise comes before anybody sees the sums."""
+
+    privacy: DifferentialPrivacy
+    inner: Adding
+    reference: Tensors
+    table: TensorTable
+    stream: Callable[[], NoiseStream]
+    shares: Shares | None = None
+
+    def add(self, update: Update) -> None:
+        """Add an update, clipped once more where the server is the one to protect it."""
+        if self.privacy.central:
+            update = clipped(update, self.reference, self.table, self.privacy.clip)
+        self.inner.add(update)
+
+    def sums(self) -> Sums:
+        """Return the sums with noise, without classes that are rare or absent."""
+        sums = self.inner.sums()
+        if self.privacy.central:
+            sums.tensors = self.privacy.noisy(sums.tensors, self.table, self.stream())
+        self.privacy.drop_rare(sums, self.table, self.shares)
+        return sums
+
+
+def clipped(update: Update, reference: Tensors, table: TensorTable, bound: float) -> Update:
+    """Shorten the change of all trained tensors together to ``bound``; the rest stays as it is.
+
+    A tensor that was not sent down is a change as it is.
+    """
+    names = [name for name in update.tensors if table.kinds[name] in ("shared", "own")]
+    start = {name: reference.get(name, torch.zeros(())).double() for name in names}
+    changes = {name: update.tensors[name].double() - start[name] for name in names}
+    length = math.sqrt(sum(float(change.square().sum()) for change in changes.values()))
+    factor = min(1.0, bound / length) if length else 1.0
+    return replace(
+        update, tensors={**update.tensors, **{name: start[name] + factor * changes[name] for name in names}}
+    )
