@@ -7,6 +7,15 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import pytest
 import torch
 
+from fedcue.data.notes import tell
+
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def notes_are_told_anew() -> None:
+    """Let every test hear what is told once in a process."""
+    tell.cache_clear()

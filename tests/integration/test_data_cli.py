@@ -179,9 +179,7 @@ def test_check_reads_a_list(pictures: Path) -> None:
         "path,label,split\ntrain/cat/0.png,cat,\ntest/cat/0.png,cat,test\n"
     )
     for path in (pictures, pictures / "manifest.csv"):
-        assert (
-            "1 training and 1 test images, 1 classes; 0 problems" in fedcue("data", "check", str(path)).output
-        )
+        assert "1 training and 1 test image, 1 class; 0 problems" in fedcue("data", "check", str(path)).output
 
 
 def test_check_does_not_wait_for_a_pipe(pictures: Path) -> None:

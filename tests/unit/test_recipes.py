@@ -18,7 +18,7 @@ from fedcue.plan.dry_run import plan
 from fedcue.registry import METHODS
 from fedcue.report.paper import QUOTED, paper_numbers
 
-OURS = [name for name in recipes() if name != "default"]
+OURS = [name for name in recipes() if name not in ("default", "own")]
 MAIN = ["cifar100-pathological", "tinyimagenet-pathological", "domainnet", "inaturalist", "pacs"]
 MACHINE = 80.0  # GFLOP/s of a core
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedcue.cli.progress import size
 from fedcue.errors import many
+from fedcue.rounds.progress import size
 
 if TYPE_CHECKING:
     from fedcue.config.settings import RunConfig
@@ -76,11 +76,12 @@ def _ratios(plan: Plan) -> Rows:
 
 def _recipes_ratios(recipe: str) -> Ratios | None:
     from fedcue.config.layers import load
-    from fedcue.config.recipes import recipes
+    from fedcue.config.recipes import read_recipe, recipes
     from fedcue.plan.dry_run import ratios
     from fedcue.plan.stand_ins import stand_in
 
-    return ratios(stand_in(load(recipe))) if recipe in recipes() else None
+    scaled = recipe in recipes() and "scale" in read_recipe(recipe)[1]
+    return ratios(stand_in(load(recipe))) if scaled else None
 
 
 def _spread(values: tuple[int, int, int]) -> str:

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import TaskID
 
-from fedcue.cli.progress import News, live_progress, room_for_news
 from fedcue.grid.cells import Cell
+from fedcue.rounds.progress import News, live_progress, room_for_news
 
 
 class GridProgress:

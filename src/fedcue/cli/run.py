@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fedcue.cli import own
 from fedcue.cli.arguments import Json, Out, Overwrite, Quiet, Resume, Settings, split_settings
 from fedcue.cli.dry_run import show_plan
 from fedcue.errors import Interrupted
@@ -40,6 +41,8 @@ def run(
 
       fedcue run method=fedvpt rounds=10 --seed 1
 
+      fedcue run own data.root=FOLDER
+
       fedcue run cifar100-pathological scale=cpu data.root=DIR backbone=DIR --out runs/cifar
     """
     from fedcue.config.layers import load
@@ -48,15 +51,21 @@ def run(
     if dry_run:
         show_plan(load(recipe, overrides), as_json)
         return
-    start(load(recipe, overrides), out, overwrite=overwrite, resume=resume, quiet=quiet, as_json=as_json)
+    config, console = load(recipe, overrides), Console(soft_wrap=True)
+    guided = config.recipe == "own" and not (quiet or as_json or resume)
+    if guided:
+        own.before(console, config)
+    result = start(config, out, overwrite=overwrite, resume=resume, quiet=quiet, as_json=as_json)
+    if guided:
+        own.after(console, result.folder, overrides)
 
 
 def start(
     config: RunConfig, out: Path | None, *, overwrite: bool, resume: bool, quiet: bool, as_json: bool
-) -> None:
+) -> Result:
     """Run a configuration with a progress display and print what came of it."""
-    from fedcue.cli.progress import RunProgress
     from fedcue.rounds.loop import run as run_federation
+    from fedcue.rounds.progress import RunProgress
     from fedcue.rounds.resume import default_folder
 
     console = Console(stderr=as_json, soft_wrap=True)
@@ -69,8 +78,9 @@ def start(
         raise
     if as_json:
         typer.echo(json.dumps({"folder": str(result.folder), **result.summary}))
-        return
-    print_result(console, result)
+    else:
+        print_result(console, result)
+    return result
 
 
 def _seconds(summary: Mapping[str, Any]) -> str:

@@ -24,6 +24,10 @@ ASIDE = ("description", "compare", "paper", "per_method", "scale")
 """Tables of a recipe that are no settings."""
 
 
+OWN = "decided by looking at your images"
+"""What the name ``own`` of a dataset or a partition means."""
+
+
 def show(
     name: Annotated[
         str,
@@ -129,7 +133,7 @@ def _fields(settings: Mapping[str, Any]) -> dict[str, FieldInfo]:
     parts: dict[str, type[Options]] = {"": CommonSettings, **_sections()}
     for section in ("data", "partition"):
         registry, name = NAMED[section], settings.get(section, {}).get("name")
-        if registry is not None and name is not None:
+        if registry is not None and name in registry.names():
             parts[section] = registry.get(name)
     return {
         f"{section}.{key}".removeprefix("."): field
@@ -147,7 +151,7 @@ def _meaning(key: str, value: Any, fields: Mapping[str, FieldInfo]) -> str:
     if key in fields:
         return fields[key].description or ""
     if registry is not None and rest == "name":
-        return summary(registry, value)
+        return OWN if value == "own" else summary(registry, value)
     return f"fedcue show {section}=NAME tells" if registry is not None else ""
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -68,12 +69,19 @@ class Federation:
         return groups
 
 
-def load_federation(config: RunConfig) -> Federation:
-    """Read the data, load the model and share the images out, from the configuration alone."""
+def load_federation(config: RunConfig, tell: Callable[[str, int, int], None] | None = None) -> Federation:
+    """Read the data, load the model and share the images out, from the configuration alone.
+
+    ``tell`` is called with what is being done, how many steps of it are done and how many there are.
+    """
+    tell = tell or (lambda name, done, total: None)
+    tell("reading the data", 0, 0)
     dataset = config.data.load(config.seed)
+    tell("loading the backbone", 0, 0)
     model = load_model(config)
     clients = split(config, dataset)
-    pixels = decode_used(config, dataset, used_images(config, clients), model.architecture.image_size)
+    wanted, size = used_images(config, clients), model.architecture.image_size
+    pixels = decode_used(config, dataset, wanted, size, partial(tell, "decoding images"))
     clients = clients.without(pixels.bad)
     roster = describe(config, dataset, model.architecture, clients)
     frozen = FrozenCache(
@@ -140,7 +148,13 @@ def check_device(device: str) -> None:
         ) from error
 
 
-def decode_used(config: RunConfig, dataset: Dataset, indices: NDArray[np.int64], size: int) -> PixelStore:
+def decode_used(
+    config: RunConfig,
+    dataset: Dataset,
+    indices: NDArray[np.int64],
+    size: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> PixelStore:
     """Decode these images to the backbone's size."""
     data = config.data
     return decode_images(
@@ -151,6 +165,7 @@ def decode_used(config: RunConfig, dataset: Dataset, indices: NDArray[np.int64],
         max_pixels=data.max_pixels,
         cache_bytes=data.cache_bytes,
         cache_folder=data.cache_folder,
+        progress=progress,
     )
 
 

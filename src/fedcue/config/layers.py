@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError, create_model
 
+from fedcue.config import own
 from fedcue.config.explain import explain
 from fedcue.config.recipes import NAMED, merge, read_recipe, read_settings
 from fedcue.config.settings import RunConfig
@@ -61,6 +62,9 @@ def resolve(
         folded: dict[str, Any] = {"recipe": name}
         for layer in layers(settings, dict(overrides or {}), trusted):
             merge(folded, layer)
+        own.recognise(folded)
+        if own.is_open(folded):
+            folded = own.decided(_validate(own.provisional(folded), trusted), folded)
         _keep_own_clients(folded, overrides or {})
         _settle_precision(folded)
         return _validate(folded, trusted)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveInt
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 from pydantic.config import JsonDict
 
 from fedcue.registry import Options
@@ -56,6 +56,12 @@ class EvaluationOptions(Options):
         description="class priors at test: of training labels, all equal, or estimated from the test images",
         json_schema_extra=TEST,
     )
+    patience: PositiveInt | None = Field(
+        default=None,
+        description="end the run after so many evaluated rounds without a better mean accuracy on validation "
+        "images (needs on=validation); default: never",
+        json_schema_extra=COURSE,
+    )
     clients: Literal["all"] | PositiveInt = Field(
         default="all",
         description="clients tested and described in the results: all, or a seeded sample",
@@ -76,6 +82,15 @@ class EvaluationOptions(Options):
         description="training and test images for prototype accuracy by block; 0: none",
         json_schema_extra=VIEW,
     )
+
+    @model_validator(mode="after")
+    def _test_images_decide_nothing(self) -> EvaluationOptions:
+        """Refuse to end a run by what its test images say."""
+        if self.patience is not None and self.on != "validation":
+            raise ValueError(
+                "patience ends a run by validation images, not by test images: give evaluation.on=validation"
+            )
+        return self
 
 
 class CacheOptions(Options):

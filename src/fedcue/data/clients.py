@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,12 +11,11 @@ from numpy.typing import NDArray
 
 from fedcue.data.apportion import shuffled_rank, stratified
 from fedcue.data.dataset import Dataset, Indices
+from fedcue.data.notes import tell
 from fedcue.data.on_demand import OnDemand
 from fedcue.data.partition import Partition
-from fedcue.errors import DataError, PartitionError, printable
+from fedcue.errors import DataError, PartitionError
 from fedcue.rng import rng
-
-log = logging.getLogger(__name__)
 
 HeldOut = float | int | Sequence[int]
 """Clients that never train: a share below 1, a count, or their ids."""
@@ -108,7 +106,7 @@ def make_clients(
     if not 0 <= validation_share < 1:
         raise PartitionError(f"validation_share={validation_share} is not a share: give 0 <= share < 1.")
     for note in partition.notes:
-        log.warning("%s", printable(note))
+        tell(note)
     out = choose_heldout(partition, heldout, rng(seed, "heldout"))
     return Clients(dataset, partition, out, validation_share, seed, np.empty(0, dtype=np.int64))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +14,9 @@ from pydantic.config import JsonDict
 from fedcue.data.apportion import at_most, spread, stratified
 from fedcue.data.dataset import Dataset, Indices
 from fedcue.data.decode import PILLOW_LIMIT
-from fedcue.errors import printable
+from fedcue.data.notes import tell
 from fedcue.registry import Options
 from fedcue.rng import rng
-
-log = logging.getLogger(__name__)
 
 TEST_SHARE = 0.2
 """Share of the training images to test on where there is no test split and nothing else is asked for."""
@@ -86,16 +83,15 @@ class DataOptions(Options):
 
     def load(self, seed: int) -> Dataset:
         """Read the dataset, give it a test split if it has none, and subsample it as asked."""
-        dataset = self._finish(self.read(), seed)
-        for note in dataset.notes:
-            log.warning("%s", printable(note))
-        return dataset
+        return self._finish(self.read(), seed)
 
     def outline(self, seed: int) -> Dataset:
         """Return what ``load`` would, perhaps without images and with estimated numbers, to plan a run."""
         return self._finish(self.sketch(), seed)
 
     def _finish(self, dataset: Dataset, seed: int) -> Dataset:
+        for note in dataset.notes:
+            tell(note)
         if self.classes is not None:
             dataset = dataset.keep_classes(self.classes)
         if self.first_classes is not None:

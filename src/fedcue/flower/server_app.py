@@ -32,7 +32,7 @@ from fedcue.model.shapes import shape_of
 from fedcue.record.folder import RunFolder
 from fedcue.registry import Options
 from fedcue.rounds.loop import Run
-from fedcue.rounds.observers import Observer, Several
+from fedcue.rounds.observers import TRAINING, Observer, Several
 from fedcue.rounds.result import Result
 from fedcue.rounds.resume import released_so_far
 from fedcue.rounds.tracking import Tracking
@@ -219,9 +219,10 @@ class LogObserver:
         """Say who takes part."""
         log.info("%s with %d clients, results go to %s", roster.method.name, len(roster), folder)
 
-    def stage(self, name: str) -> None:
-        """Say what is being done besides rounds."""
-        log.info("%s", name)
+    def stage(self, name: str, done: int = 0, total: int = 0) -> None:
+        """Say what is being done besides rounds, when it begins."""
+        if not done and name != TRAINING:
+            log.info("%s", name)
 
     def finished_round(self, record: Mapping[str, Any]) -> None:
         """Tell a round's numbers and who failed."""

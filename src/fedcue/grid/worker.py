@@ -76,7 +76,7 @@ class _Sender:
     def started(self, roster: Roster, folder: Path) -> None:
         """Do nothing."""
 
-    def stage(self, name: str) -> None:
+    def stage(self, name: str, done: int = 0, total: int = 0) -> None:
         """Do nothing."""
 
     def finished_round(self, record: Mapping[str, Any]) -> None:

@@ -147,9 +147,7 @@ class Comparison:
         if untested:
             sentences.append(f"Clients that could not be tested and are left out: {untested}.")
         if early:
-            sentences.append(
-                f"Ended before their last round, their privacy budget spent: {', '.join(early)}."
-            )
+            sentences.append(f"Ended before their last round (summary.json says why): {', '.join(early)}.")
         return " ".join(sentences)
 
     @property

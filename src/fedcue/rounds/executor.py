@@ -21,6 +21,7 @@ from fedcue.evaluate.accuracy import Accuracies
 from fedcue.evaluate.analysis import analyse
 from fedcue.machine import one_thread
 from fedcue.rounds.engine import Failure, Insight
+from fedcue.rounds.observers import Silent, Stage
 from fedcue.rounds.workers import Workers, begin_visit
 from fedcue.types import ClientMemory, Download, ServerState, Update, pack, unpack
 
@@ -33,8 +34,9 @@ TestJob = tuple[Sequence[int], Download, ClientMemory, bool]
 class Executor:
     """Runs the clients' work in order; ``workers`` is the number of processes (1: this one)."""
 
-    def __init__(self, federation: Federation, workers: int) -> None:
+    def __init__(self, federation: Federation, workers: int, tell: Stage | None = None) -> None:
         global _host
+        self.tell = tell or Silent().stage
         self.federation, self.roster = federation, federation.roster
         on_cpu = federation.model.device.type == "cpu"  # a GPU cannot be shared with forked processes
         self.workers = (workers or len(os.sched_getaffinity(0))) if on_cpu else 1
@@ -85,6 +87,7 @@ class Executor:
     def evaluate(self, state: ServerState, memories: Mapping[int, ClientMemory], final: bool) -> Accuracies:
         """Test the listed clients that the method can serve."""
         method, seed, sizes = self.roster.method, self.roster.config.seed, self.roster.sizes
+        groups = self.federation.test_groups()
         jobs = (
             (
                 group,
@@ -92,9 +95,13 @@ class Executor:
                 memories.get(group[0], ClientMemory()),
                 final,
             )
-            for group in self.federation.test_groups()
+            for group in groups
         )
-        outcomes = list(self.test(jobs))
+        self.tell("testing", 0, len(groups))
+        outcomes = []
+        for outcome in self.test(jobs):
+            outcomes.append(outcome)
+            self.tell("testing", len(outcomes), max(len(groups), len(outcomes)))
         missing = {outcome.client: outcome.reason for outcome in outcomes if isinstance(outcome, Failure)}
         parts = [outcome for outcome in outcomes if isinstance(outcome, Prediction)]
         if not parts:
@@ -107,6 +114,7 @@ class Executor:
         self, state: ServerState, memories: Mapping[int, ClientMemory], accuracies: Accuracies
     ) -> Insight:
         """Return what a simulation knows of its clients at the end."""
+        self.tell("looking inside the model", 0, 0)
         federation = self.federation
         listed = self.roster.listed.tolist()
         return Insight(

@@ -19,8 +19,10 @@ from fedcue.record.folder import RunFolder
 from fedcue.rounds.engine import Engine, Failure, reasons
 from fedcue.rounds.executor import Executor
 from fedcue.rounds.last_test import tested
-from fedcue.rounds.observers import Observer, Several, Silent
-from fedcue.rounds.result import Result, describe_model, last_rounds_mean
+from fedcue.rounds.observers import TRAINING, Observer, Several, telling
+from fedcue.rounds.patience import Patience
+from fedcue.rounds.progress import watched
+from fedcue.rounds.result import Result, describe_model, of_the_end, over_rounds
 from fedcue.rounds.resume import (
     changed_settings,
     check_same_run,
@@ -46,23 +48,26 @@ def run(
     resume: bool = False,
     observer: Observer | None = None,
 ) -> Result:
-    """Run a configuration and leave the result in the folder ``out``."""
+    """Run a configuration and leave the result in the folder ``out``.
+
+    Without an ``observer``, progress is shown in a terminal or a notebook and nowhere else.
+    """
     check_transport(config)
     folder = RunFolder(Path(out) if out else default_folder(config), config.checkpoint.keep)
     tracking = Tracking(config.log)
-    federation = load_federation(config)
-    folder.open(overwrite=overwrite, resume=resume)
-    try:
-        if resume:
-            check_same_run(config, folder.path)
-        stop = federation.host.stop
-        with stop.on_signals(), Executor(federation, config.workers) as executor, tracking:
-            watching = Several(observer or Silent(), tracking)
-            result = Run(executor, folder, watching).complete(resume)
-            tracking.finished(result.summary)
-            return result
-    finally:
-        folder.close()
+    with watched(observer) as display:
+        federation = load_federation(config, display.stage)
+        folder.open(overwrite=overwrite, resume=resume)
+        try:
+            if resume:
+                check_same_run(config, folder.path)
+            stop, workers = federation.host.stop, config.workers
+            with stop.on_signals(), Executor(federation, workers, display.stage) as executor, tracking:
+                result = Run(executor, folder, Several(display, tracking)).complete(resume)
+                tracking.finished(result.summary)
+                return result
+        finally:
+            folder.close()
 
 
 @dataclass
@@ -85,6 +90,7 @@ class Run:
         if not self.roster.repeats_noise:
             self.budget.journal = self.folder.append_release
         self.wire = Wire(self.config, self.roster.table)
+        self.patience = Patience(self.config.evaluation.patience)
 
     def complete(self, resume: bool) -> Result:
         """Start or resume, do all rounds, write the results."""
@@ -97,10 +103,12 @@ class Run:
             raise
 
     def _all_rounds(self, state: ServerState) -> ServerState:
-        """Do rounds until all are done, or the next one would spend more privacy than is allowed."""
+        """Do rounds until all are done, none gets better, or the next would spend more than is allowed."""
         try:
-            while state.round < self.config.rounds:
+            while state.round < self.config.rounds and not self.patience.over:
                 state = self._round(state)
+            if state.round < self.config.rounds:
+                self.totals["ended_early"] = self.patience.over
         except BudgetSpent as reason:
             if not state.round:
                 raise
@@ -121,7 +129,7 @@ class Run:
                 state.tensors, state.round, self.method.weighting, self.method.added
             )
             jobs = ((self._download(state, client), self._memory(client)) for client in clients)
-            for outcome in self.engine.train(jobs):
+            for outcome in telling(self.observer, TRAINING, len(clients), self.engine.train(jobs)):
                 if isinstance(outcome, Failure):
                     failed.append(outcome)
                     continue
@@ -146,6 +154,7 @@ class Run:
         if last or (every and after.round % every == 0):
             accuracies = tested(self.engine, after, self.memories, last)
             record |= accuracies.metrics()
+            self.patience.add(record)
             failures += [{"step": "evaluate", **failure} for failure in accuracies.untested()]
             self.accuracies = accuracies if last else None
 
@@ -162,13 +171,12 @@ class Run:
     def _start(self) -> ServerState:
         """Ask clients what the method wants to know before round 0, and make the first state of it."""
         self.folder.write_config(dump(self.config))
-        self.observer.stage("warm start")
         started, answered, failures = time.perf_counter(), 0, []
-        asked = self.roster.schedule.first()
+        asked = list(self.roster.schedule.first())
         self.budget.recount(self.folder.read_releases())
         self.budget.warm_up()
         adding = self.roster.protection.adding({}, "warm up")
-        for reply in self.engine.warm_up(asked):
+        for reply in telling(self.observer, "warm start", len(asked), self.engine.warm_up(asked)):
             if isinstance(reply, Failure):
                 failures.append(reply)
             else:
@@ -205,6 +213,7 @@ class Run:
             self.budget.replay(records, ATTEMPTS)
         else:
             self.budget.recount(released_so_far(self.folder, len(self.roster), released))
+        self.patience.add(*records)
         for record in records:
             self.observer.finished_round(record)
         keep_settings(self.config, self.folder.path, checkpoint.state.round)
@@ -257,7 +266,6 @@ class Run:
 
     def _finish(self, state: ServerState) -> Result:
         """Test once more if the last round was not tested, and write the results."""
-        self.observer.stage("writing the results")
         accuracies = self.accuracies or tested(self.engine, state, self.memories, last=True)
         insight = self.engine.insight(state, self.memories, accuracies)
         self.folder.write_clients(accuracies.client_rows())
@@ -265,16 +273,12 @@ class Run:
         self.folder.write_model(state.tensors, describe_model(self.roster, state.round, insight.class_priors))
         self.folder.write_analysis(insight.analysis)
         rounds = self.folder.read_metrics()
-        untested = accuracies.untested()
         changed = changed_settings(self.config, self.folder.path)
         summary = {
             "rounds": state.round,
-            **accuracies.metrics(),
-            "last_rounds_mean_accuracy": last_rounds_mean(rounds),
-            "domains": accuracies.domains(),
-            **({"untested": untested} if untested else {}),
+            **of_the_end(accuracies),
+            **over_rounds(self.config, rounds),
             **({"changed_settings": changed} if changed else {}),
-            **{f"total_{name}": sum(record[name] for record in rounds) for name in vars(Traffic())},
             **self.totals,
             "workers": self.engine.workers,
             **insight.numbers,

@@ -13,8 +13,12 @@ from numpy.typing import NDArray
 
 from fedcue.clients.roster import Roster
 from fedcue.config.layers import dump
+from fedcue.config.settings import RunConfig
 from fedcue.errors import many
+from fedcue.evaluate.accuracy import Accuracies
 from fedcue.evaluate.curve import UNADAPTED, on_curve
+from fedcue.rounds.patience import best_validation
+from fedcue.rounds.transport import Traffic
 
 LAST_ROUNDS = 10
 """Evaluated rounds whose mean stands beside the last round's accuracy."""
@@ -61,6 +65,26 @@ def last_rounds_mean(rounds: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the mean accuracy over the last evaluated rounds: one round alone may be a bad one."""
     tested = [on_curve(record) for record in rounds if on_curve(record) is not None]
     return fmean(tested[-LAST_ROUNDS:]) if tested else None
+
+
+def of_the_end(accuracies: Accuracies) -> dict[str, Any]:
+    """Return what the last test found, for the summary."""
+    untested = accuracies.untested()
+    return {
+        **accuracies.metrics(),
+        "domains": accuracies.domains(),
+        **({"untested": untested} if untested else {}),
+    }
+
+
+def over_rounds(config: RunConfig, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what all rounds amount to, for the summary: accuracies, and all that travelled."""
+    best = best_validation(rounds) if config.evaluation.on == "validation" else None
+    return {
+        "last_rounds_mean_accuracy": last_rounds_mean(rounds),
+        **({"best_validation": best} if best else {}),
+        **{f"total_{name}": sum(record[name] for record in rounds) for name in vars(Traffic())},
+    }
 
 
 def describe_model(

@@ -158,8 +158,9 @@ def test_every_recipe_is_valid_at_every_scale_and_says_how_to_run_it(name: str) 
     assert text.splitlines()[0].startswith("# fedcue "), "line 1 is the command that runs it"
     assert tomllib.loads(text)["description"]
     found, settings = read_recipe(name)
+    named = {"data": "digits", "partition": "iid", "partition.clients": 5} if name == "own" else {}
     for scale in [None, *settings.get("scale", {})]:
-        resolve(settings, {"scale": scale} if scale else {}, name)
+        resolve(settings, {"scale": scale, **named} if scale else named, name)
     assert found == name
 
 

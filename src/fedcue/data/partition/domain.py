@@ -39,7 +39,8 @@ class ByDomain(PartitionOptions):
             parts = share_out(rule, dataset, members, generator, place=f" of domain {domain!r}")
             train.extend(parts[0])
             test.extend(parts[1])
-            names.extend(f"{domain}-{client}" for client in range(self.clients_per_domain))
+            several = range(self.clients_per_domain)
+            names.extend([domain] if len(several) == 1 else [f"{domain}-{client}" for client in several])
         return assemble(dataset, train, test, names)
 
     def _rule(self) -> LabelSkew:

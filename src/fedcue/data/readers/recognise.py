@@ -14,7 +14,7 @@ from fedcue.data.readers.saved import Saved, is_saved
 
 def guess(root: Path) -> DataOptions:
     """Choose the options that read ``root`` by looking at it."""
-    if root.suffix.lower() == ".csv" and root.expanduser().is_file():
+    if root.suffix.lower() in (".csv", ".parquet") and root.expanduser().is_file():
         return Manifest(root=root.expanduser())
     folder = existing_folder(root)
     if any((folder / name).is_file() for name in NAMES):

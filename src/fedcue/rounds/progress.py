@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from fedcue.errors import many, printable
 
 if TYPE_CHECKING:
     from fedcue.clients.roster import Roster
+    from fedcue.rounds.observers import Observer
 
 _BARS = "▁▂▃▄▅▆▇█"
 WIDE = 110
@@ -99,6 +102,22 @@ def clients_text(record: Mapping[str, Any]) -> str:
     return many(asked, "client") + f" ({failed} failed)" * bool(failed)
 
 
+def is_live(console: Console) -> bool:
+    """Tell whether a display can be drawn anew: in a terminal, and in a notebook that has ipywidgets."""
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+
+
+@contextmanager
+def watched(observer: Observer | None) -> Iterator[Observer]:
+    """Yield the observer or, without one, a display where somebody looks: a terminal or a notebook."""
+    if observer is not None:
+        yield observer
+        return
+    console = Console(stderr=True, soft_wrap=True)
+    with RunProgress(console, quiet=not (console.is_terminal or console.is_jupyter)) as display:
+        yield display
+
+
 def live_progress(console: Console, quiet: bool) -> Progress:
     """Return a display of a line per run: name, bar, rounds, news, time left; narrow where it must be."""
     return Progress(
@@ -108,7 +127,7 @@ def live_progress(console: Console, quiet: bool) -> Progress:
         TextColumn("{task.fields[news]}"),
         TimeRemainingColumn(compact=True),
         console=console,
-        disable=quiet or not console.is_terminal,
+        disable=quiet or not is_live(console),
         transient=True,
     )
 
@@ -123,10 +142,11 @@ class RunProgress:
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
-        self.live = console.is_terminal and not quiet
-        self.news, self.name = News(), ""
+        self.live = is_live(console) and not quiet
+        self.news, self.name, self.stage_name = News(), "", ""
         self.progress = live_progress(console, quiet)
-        self.task = self.progress.add_task("starting", total=None, news="")
+        self.task = self.progress.add_task("rounds", total=None, news="", visible=False)
+        self.step = self.progress.add_task("starting", total=None, news="")
 
     def __enter__(self) -> RunProgress:
         """Show the display until the block is left."""
@@ -143,14 +163,18 @@ class RunProgress:
         """Say what is run."""
         config = roster.config
         self.name = config.method.name
-        self.progress.update(self.task, description=self.name, total=config.rounds)
+        self.progress.update(self.task, description=self.name, total=config.rounds, visible=True)
         if not self.quiet:
             for line in header(roster, folder):
                 self.console.print(escape(printable(line)), highlight=False)
 
-    def stage(self, name: str) -> None:
-        """Say what is being done."""
-        self.progress.update(self.task, news=name)
+    def stage(self, name: str, done: int = 0, total: int = 0) -> None:
+        """Show what is being done and how far it is; the time left is that of this stage."""
+        if name != self.stage_name:
+            self.stage_name = name
+            self.progress.remove_task(self.step)
+            self.step = self.progress.add_task(name, total=total or None, news="")
+        self.progress.update(self.step, completed=done)
 
     def finished_round(self, record: Mapping[str, Any]) -> None:
         """Show a round's numbers."""

@@ -1,0 +1,52 @@
+"""Clients and classes of a finished run as tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.run_folders import write_run
+
+from fedcue.report.outcome import MANY_CLASSES, class_table, client_table, confusion_table
+from fedcue.report.runs import RunRecord, read_run
+from fedcue.report.tables import Table
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunRecord:
+    found = read_run(write_run(tmp_path / "run", classes=("cat", "dog", "猫")))
+    found.analysis["confusion"] = np.array([[8, 2, 0], [1, 4, 0], [0, 0, 0]])
+    return found
+
+
+def texts(table: Table | None) -> list[list[str]]:
+    assert table is not None
+    return [[cell.text for cell in line] for line in table.lines]
+
+
+def test_precision_recall_and_f1_are_those_of_the_confusions(run: RunRecord) -> None:
+    cat, dog, nothing = texts(class_table(run))
+    assert cat == ["cat", "10", "88.9%", "80.0%", "84.2%", "dog (2)"]
+    assert dog == ["dog", "5", "66.7%", "80.0%", "72.7%", "cat (1)"]
+    assert nothing == ["猫", "0", "0.0%", "0.0%", "0.0%", ""]
+
+
+def test_confusions_are_shown_where_classes_are_few(run: RunRecord) -> None:
+    assert texts(confusion_table(run))[0] == ["cat", "8", "2", "0"]
+    many = replace(run, model={"classes": [str(n) for n in range(MANY_CLASSES + 1)]})
+    assert confusion_table(many) is None
+
+
+def test_clients_come_worst_first_and_say_who_was_held_out(run: RunRecord) -> None:
+    lines = texts(client_table(run))
+    shares = [float(line[-1].rstrip("%")) for line in lines]
+    assert shares == sorted(shares)
+    assert {line[1] for line in lines} == {"trains", "held out"}
+    assert {line[0] for line in lines} <= {client.name for client in run.clients}
+
+
+def test_a_run_without_confusions_has_empty_ones(run: RunRecord) -> None:
+    run.analysis["confusion"] = np.ones((2, 2))
+    assert {line[1] for line in texts(class_table(run))} == {"0"}
