@@ -35,3 +35,13 @@ def test_the_pseudocode_equals_the_engine(tmp_path: Path, rounds: int, rate: flo
         torch.testing.assert_close(
             tensor, ours[name], atol=1e-4, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}"
         )
+
+
+def test_the_propositions_hold_in_their_figure(tmp_path: Path) -> None:
+    found = example("02_propositions").main(tmp_path / "propositions.svg", seed=3)
+    assert found["1: lowest bound at distance"] == pytest.approx(0, abs=1e-9)
+    errors = {name: error for name, error in found.items() if name.startswith("2")}
+    assert min(errors, key=errors.__getitem__) == "2: mixture by scores (PEP-FedPT)"
+    assert found["3: last 100, decaying rate"] < found["3: last 100, constant rate"] / 4
+    assert found["3: last 100, decaying rate"] < found["3: first gradient"] / 10
+    assert "squared norm" in (tmp_path / "propositions.svg").read_text()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 from pydantic.config import JsonDict
 
 from fedcue.registry import Options
@@ -76,10 +76,9 @@ class EvaluationOptions(Options):
         description="test images whose cls tokens figures show",
         json_schema_extra=VIEW,
     )
-    prototype_sample: int = Field(
+    prototype_sample: Literal["all"] | NonNegativeInt = Field(
         default=1000,
-        ge=0,
-        description="training and test images for prototype accuracy by block; 0: none",
+        description="training and test images for prototype accuracy by block: all, so many, or 0",
         json_schema_extra=VIEW,
     )
 

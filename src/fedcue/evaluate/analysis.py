@@ -57,14 +57,16 @@ def _look_inside(
         download = Download(group[0], state.round, config.seed, sent)
         memory = memories.get(group[0], ClientMemory())
         samples, tensors = host.prepare_test(group, download, memory)
-        for number, batch in enumerate(samples.batches(config.evaluation.chunk)):
+        left = share
+        for batch in samples.batches(config.evaluation.chunk):
             seen += torch.bincount(batch.labels.cpu(), minlength=len(seen))
             for name, values in method.inspect(tensors, batch).items():
                 total = sums.setdefault(name, values.new_zeros(len(seen), *values.shape[1:]).cpu())
                 total.index_add_(0, batch.labels.cpu(), values.cpu())
-            if number == 0 and share and len(blocks) > 1:
+            if left > 0 and len(blocks) > 1:
                 tokens = batch.cls_tokens(method.prompter(tensors, batch), blocks)
-                cls.append(tokens[:share].cpu())
-                labels.append(batch.labels[:share].cpu())
+                cls.append(tokens[:left].cpu())
+                labels.append(batch.labels[:left].cpu())
+                left -= len(batch)
     means = {f"mean_{name}": t / seen.clamp(min=1).view(-1, *[1] * (t.ndim - 1)) for name, t in sums.items()}
     return means | ({"cls_tokens": torch.cat(cls), "cls_labels": torch.cat(labels).int()} if cls else {})

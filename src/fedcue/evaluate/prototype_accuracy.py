@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -18,26 +20,35 @@ EQUAL = 1e-12
 def prototype_accuracy(federation: Federation, tested: NDArray[np.int64]) -> dict[str, Tensor]:
     """Return top-1 and top-5 accuracy of the nearest prototypes, by block input and last the output.
 
-    The prototypes are class means of cls over a sample of the training clients' images; the images
-    named are a sample of those ``tested``. Both have at most ``evaluation.prototype_sample`` images.
+    The prototypes are class means of cls over the training clients' images or a sample of them; the
+    images named are those ``tested`` or a sample of them: ``evaluation.prototype_sample``. Beside them
+    stands how many of how many images were taken.
     """
-    most, seed = federation.config.evaluation.prototype_sample, federation.config.seed
-    if not most:
+    sample, seed = federation.config.evaluation.prototype_sample, federation.config.seed
+    if not sample:
         return {}
+    most = None if sample == "all" else sample
     training = np.concatenate(
         [federation.clients[client].train for client in federation.roster.training_clients]
     )
     known = rng(seed, "prototype sample", "training").permutation(training)[:most]
     asked = rng(seed, "prototype sample", "test").permutation(tested)[:most]
     labels = torch.from_numpy(federation.dataset.labels)
-    vectors, truth = _cls_by_block(federation, known), labels[known]
-    means = torch.zeros(federation.host.sizes.classes, *vectors.shape[1:], dtype=torch.float64)
-    means.index_add_(0, truth, vectors)
-    held = torch.bincount(truth, minlength=len(means)) > 0
-    similarity = _cosines(_cls_by_block(federation, asked), means)  # [n, L, C]
-    similarity[:, :, ~held] = -torch.inf
-    own = similarity.gather(2, labels[asked].view(-1, 1, 1).expand(-1, similarity.shape[1], 1))
-    return {f"prototype_top{k}": top_share(similarity, own, k).mean(0).float() for k in (1, 5)}
+    shape = (federation.host.sizes.classes, federation.model.depth + 1, federation.host.sizes.width)
+    sums = torch.zeros(shape, dtype=torch.float64)
+    for images, vectors in _cls_by_block(federation, known):
+        sums.index_add_(0, labels[images], vectors)
+    held = torch.bincount(labels[known], minlength=len(sums)) > 0
+    hits = {k: torch.zeros(shape[1], dtype=torch.float64) for k in (1, 5)}
+    for images, vectors in _cls_by_block(federation, asked):
+        similarity = _cosines(vectors, sums)  # [n, L, C]
+        similarity[:, :, ~held] = -torch.inf
+        own = similarity.gather(2, labels[images].view(-1, 1, 1).expand(-1, shape[1], 1))
+        for k, found in hits.items():
+            found += top_share(similarity, own, k).sum(0)
+    counts = torch.tensor([len(known), len(training), len(asked), len(tested)], dtype=torch.int32)
+    shares = {f"prototype_top{k}": (found / len(asked)).float() for k, found in hits.items()}
+    return {**shares, "prototype_images": counts}
 
 
 def top_share(similarity: Tensor, own: Tensor, k: int) -> Tensor:
@@ -54,13 +65,14 @@ def _cosines(vectors: Tensor, means: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _cls_by_block(federation: Federation, images: NDArray[np.int64]) -> Tensor:
-    """Return cls of the bare backbone at every block's input and at the output: ``[n, depth + 1, d]``."""
+def _cls_by_block(
+    federation: Federation, images: NDArray[np.int64]
+) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+    """Yield images and their bare cls at every block's input and at the output: ``[n, depth + 1, d]``."""
     model, chunk = federation.model, federation.config.evaluation.chunk
     blocks = tuple(range(model.depth + 1))
-    parts = []
     for start in range(0, len(images), chunk):
         federation.host.stop.check()
-        prefix = model.prefix(federation.pixels[images[start : start + chunk]], project=False)
-        parts.append(model.cls_tokens(prefix, no_prompts, blocks).double().cpu())
-    return torch.cat(parts)
+        some = images[start : start + chunk]
+        prefix = model.prefix(federation.pixels[some], project=False)
+        yield some, model.cls_tokens(prefix, no_prompts, blocks).double().cpu()

@@ -26,6 +26,7 @@ def test_equals_a_plain_computation() -> None:
     known = [i for c in federation.clients if not c.heldout for i in c.train]
     tested = np.concatenate([client.test for client in federation.clients])
     found = prototype_accuracy(federation, tested)
+    assert found["prototype_images"].tolist() == [len(known), len(known), len(tested), len(tested)]
     held, depth = sorted({labels[i] for i in known}), federation.model.depth
     assert len(held) < federation.host.sizes.classes  # a class that only the held-out client has
     vectors = {i: cls_of(federation, i) for i in [*known, *tested.tolist()]}
@@ -47,9 +48,18 @@ def test_equals_a_plain_computation() -> None:
     assert found["prototype_top1"][-1] > 0.5
 
 
-def test_the_sample_is_bounded_and_can_be_switched_off() -> None:
-    federation = load_federation(load("default", [*SMALL, "method=head", "evaluation.prototype_sample=0"]))
-    assert prototype_accuracy(federation, federation.clients[0].test) == {}
+@pytest.mark.parametrize("sample", ["0", "4", "all"])
+def test_the_sample_is_bounded_and_can_be_everything_or_nothing(sample: str) -> None:
+    few = [*SMALL, "data.train_per_class=2", "data.test_per_class=1", "method=head"]
+    federation = load_federation(load("default", [*few, f"evaluation.prototype_sample={sample}"]))
+    training = sum(len(federation.clients[c].train) for c in federation.roster.training_clients)
+    tested = federation.clients[0].test
+    found = prototype_accuracy(federation, tested)
+    if sample == "0":
+        assert found == {}
+    else:
+        taken = [4, min(4, len(tested))] if sample == "4" else [training, len(tested)]
+        assert found["prototype_images"].tolist() == [taken[0], training, taken[1], len(tested)]
 
 
 def test_ties_are_shared_and_unknown_classes_are_missed() -> None:

@@ -30,8 +30,21 @@ def prototype_accuracy(groups: Sequence[RunGroup]) -> Figure | None:
     alt = f"The nearest prototypes name the class best {where}."
     x = Axis(f"input of block ({last}: output of the last)")
     panel = Panel("line", x, Axis("accuracy of the nearest prototypes", percent=True), lines)
-    caption = f"Bare backbone, prototypes of a sample of training images. {alt} {source(label, run)}"
+    caption = f"Bare backbone{_images(run)}. {alt} {source(label, run)}"
     return Figure("prototype-accuracy", "Prototype accuracy by block", (panel,), caption, alt)
+
+
+def _images(run: RunRecord) -> str:
+    """Say how many of the images made the prototypes and were named, if the run tells."""
+    counts = run.analysis.get("prototype_images")
+    if counts is None or counts.shape != (4,):
+        return ""
+    known, training, asked, tested = counts.tolist()
+    each = known / max(1, len(run.classes))
+    return (
+        f", prototypes of {known:,} of {training:,} training images ({each:.3g} a class), "
+        f"{asked:,} of {tested:,} test images named"
+    )
 
 
 def prototype_drift(groups: Sequence[RunGroup]) -> Figure | None:

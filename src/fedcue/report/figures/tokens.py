@@ -30,7 +30,11 @@ def cls_tokens(groups: Sequence[RunGroup]) -> Figure | None:
         block for block in dict.fromkeys((0, round((depth - 1) * 7 / 11), depth - 1)) if block >= first
     ]
     panels = tuple(_tokens(tokens[:, block + 1 - first], labels, run.classes, block) for block in outputs)
-    caption = f"{len(tokens)} test images, {how(len(tokens))} of each block's output. {source(label, run)}"
+    each = len(tokens) / len(set(labels.tolist()))
+    caption = (
+        f"{len(tokens)} test images, {each:.3g} a class, {how(len(tokens))} of each block's output. "
+        f"{source(label, run)}"
+    )
     after = ", ".join(map(str, outputs))
     alt = f"cls tokens of {len(tokens)} test images after blocks {after}, coloured by class."
     return Figure("cls-tokens", "cls tokens by block", panels, caption, alt)

@@ -9,6 +9,17 @@ from fedcue.report.figures.catalogue import build
 from fedcue.report.groups import RunGroup
 
 
+def test_the_caption_says_how_many_images_made_the_prototypes(eight: list[RunGroup]) -> None:
+    run = eight[-1].runs[0]
+    assert "images" not in build("prototype-accuracy", eight).caption
+    run.analysis["prototype_images"] = np.array([100, 250, 40, 40])
+    try:
+        caption = build("prototype-accuracy", eight).caption
+        assert "prototypes of 100 of 250 training images (10 a class), 40 of 40 test images named" in caption
+    finally:
+        del run.analysis["prototype_images"]
+
+
 def test_prototypes(eight: list[RunGroup]) -> None:
     accuracy = build("prototype-accuracy", eight).panels[0]
     assert [series.name for series in accuracy.series] == ["top 5", "top 1"]
