@@ -80,6 +80,7 @@ results: $(VENV)/installed  ## repeat a row of docs/results: DATA=FOLDER BACKBON
 pages: $(VENV)/installed  ## make the tables and figures of docs/results anew and fill README and docs with them
 	$(BIN)/python scripts/results_figures.py docs/results/cpu
 	$(BIN)/python scripts/pages.py
+	$(BIN)/python scripts/settings_page.py
 
 docs: $(VENV)/installed-dev  ## build the documentation site in site/
 	$(BIN)/zensical build --strict --clean

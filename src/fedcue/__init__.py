@@ -10,13 +10,24 @@ if TYPE_CHECKING:
     from fedcue.after.predict import Model, load
     from fedcue.config.layers import load as configure
     from fedcue.config.settings import RunConfig
+    from fedcue.data.readers.given import from_examples
     from fedcue.errors import FedcueError
     from fedcue.methods.base import Method
     from fedcue.rounds.loop import run
     from fedcue.rounds.result import Result
 
 __version__ = version("fedcue")
-__all__ = ["FedcueError", "Method", "Model", "Result", "RunConfig", "configure", "load", "run"]
+__all__ = [
+    "FedcueError",
+    "Method",
+    "Model",
+    "Result",
+    "RunConfig",
+    "configure",
+    "from_examples",
+    "load",
+    "run",
+]
 
 _HOME = {
     "FedcueError": ("fedcue.errors", "FedcueError"),
@@ -25,6 +36,7 @@ _HOME = {
     "Result": ("fedcue.rounds.result", "Result"),
     "RunConfig": ("fedcue.config.settings", "RunConfig"),
     "configure": ("fedcue.config.layers", "load"),
+    "from_examples": ("fedcue.data.readers.given", "from_examples"),
     "load": ("fedcue.after.predict", "load"),
     "run": ("fedcue.rounds.loop", "run"),
 }

@@ -14,10 +14,11 @@ from fedcue.config.explain import explain
 from fedcue.config.recipes import NAMED, merge, read_recipe, read_settings
 from fedcue.config.settings import RunConfig
 from fedcue.config.toml_text import parse_toml
+from fedcue.data.options import DataOptions
 from fedcue.errors import ConfigError, RunFolderError, shown, unknown
 from fedcue.methods.base import Method
 from fedcue.model.prompted import fast_precision
-from fedcue.registry import METHODS, Options
+from fedcue.registry import DATASETS, METHODS, Options
 
 DEFAULTS = {"aggregate": "mean", "privacy": "none"}
 """Names of the sections that need not be given."""
@@ -26,10 +27,15 @@ RECIPE_ONLY = ("scale", "per_method", "compare", "paper", "description", "profil
 """Keys of a recipe file that choose settings or describe it, and are not settings themselves."""
 
 
-def load(recipe: str | Path = "default", overrides: Iterable[str] = ()) -> RunConfig:
-    """Load a recipe by name or path and apply ``key=value`` overrides in order."""
+def load(
+    recipe: str | Path = "default", overrides: Iterable[str] = (), *, data: DataOptions | None = None
+) -> RunConfig:
+    """Load a recipe by name or path and apply ``key=value`` overrides in order.
+
+    ``data`` takes the place of the recipe's dataset: images given in Python (``fedcue.from_examples``).
+    """
     name, settings = read_recipe(recipe)
-    return resolve(settings, parse(overrides), name)
+    return resolve(settings, parse(overrides), name, data=data)
 
 
 def load_folder(
@@ -53,8 +59,9 @@ def resolve(
     overrides: Mapping[str, Any] | None = None,
     name: str = "custom",
     trusted: Collection[str] | None = None,
+    data: DataOptions | None = None,
 ) -> RunConfig:
-    """Fold the layers of settings into one and validate it.
+    """Fold the layers of settings into one and validate it; ``data``, if given, is the dataset.
 
     With ``trusted``, the settings are a stranger's: of classes by import path they may name only these.
     """
@@ -62,12 +69,14 @@ def resolve(
         folded: dict[str, Any] = {"recipe": name}
         for layer in layers(settings, dict(overrides or {}), trusted):
             merge(folded, layer)
+        if data is not None:
+            folded["data"] = {"name": DATASETS.name_of(type(data))}
         own.recognise(folded)
         if own.is_open(folded):
-            folded = own.decided(_validate(own.provisional(folded), trusted), folded)
+            folded = own.decided(_validate(own.provisional(folded), trusted, data), folded)
         _keep_own_clients(folded, overrides or {})
         _settle_precision(folded)
-        return _validate(folded, trusted)
+        return _validate(folded, trusted, data)
     except RecursionError as error:
         raise ConfigError("Settings are nested too deeply. Give section.key=value.") from error
 
@@ -172,7 +181,9 @@ def _name_of(section: str, settings: Mapping[str, Any]) -> str:
     return name
 
 
-def _validate(settings: dict[str, Any], trusted: Collection[str] | None) -> RunConfig:
+def _validate(
+    settings: dict[str, Any], trusted: Collection[str] | None, data: DataOptions | None = None
+) -> RunConfig:
     classes: dict[str, type[Options]] = {}
     for section, name in DEFAULTS.items():
         settings[section] = {"name": name, **settings.get(section, {})}
@@ -183,7 +194,8 @@ def _validate(settings: dict[str, Any], trusted: Collection[str] | None) -> RunC
             classes[section] = options
     model = _model(tuple(classes.items()))
     try:
-        return model.model_validate(settings)
+        config = model.model_validate(settings)
+        return config if data is None else config.model_copy(update={"data": data})
     except ValidationError as error:
         raise ConfigError(explain(error, model)) from error
 

@@ -1,8 +1,8 @@
-"""Images given in Python: any ``torch.utils.data.Dataset``, or any sequence of images and labels."""
+"""Images given in Python: a dataset of torch or of Hugging Face, or any sequence of images and labels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any, ClassVar, Protocol
 
@@ -13,11 +13,11 @@ from pydantic import PrivateAttr
 from fedcue.data.dataset import Dataset
 from fedcue.data.image_sources import JoinedImages
 from fedcue.data.options import DataOptions
-from fedcue.errors import DataError
+from fedcue.errors import DataError, unknown
 
 
 class Examples(Protocol):
-    """What a map-style dataset of torch is: pairs of image and label by number."""
+    """What a map-style dataset is: items by number, pairs (torch) or columns by name (Hugging Face)."""
 
     def __len__(self) -> int:
         """Return the number of pairs."""
@@ -38,7 +38,7 @@ class Given(DataOptions):
         if self._dataset is None:
             raise DataError(
                 "Dataset 'given' lives in the Python program that made it. Give it again there: "
-                "config.model_copy(update={'data': from_examples(train, test)})."
+                "fedcue.configure(RECIPE, SETTINGS, data=fedcue.from_examples(train, test))."
             )
         return self._dataset
 
@@ -50,17 +50,21 @@ def from_examples(
     classes: Sequence[str] | None = None,
     clients: Sequence[str] | None = None,
     domains: Sequence[str] | None = None,
+    image: str = "image",
+    label: str = "label",
     **options: Any,
 ) -> Given:
-    """Return the data options of datasets of torch whose items are an image and a label.
+    """Return images given in Python as a dataset for ``fedcue.configure(..., data=...)``.
 
-    ``clients`` and ``domains`` name those of each image, training images first. Other keywords are settings
-    of ``data``. Labels are read once, from ``targets`` or ``labels`` where the dataset has them.
+    Items are an image and a label (``torch.utils.data.Dataset``), or have them in the columns ``image`` and
+    ``label`` (``datasets`` of Hugging Face). ``clients`` and ``domains`` name those of each image, training
+    images first. Other keywords are settings of ``data``. Labels are read once, without the images where the
+    dataset has them in a list or a column.
     """
     parts = [train] if test is None else [train, test]
-    labels = np.concatenate([_labels(part) for part in parts])
+    labels = np.concatenate([_labels(part, label) for part in parts])
     number = int(labels.max(initial=-1)) + 1
-    names = tuple(classes or getattr(train, "classes", None) or map(str, range(number)))
+    names = tuple(classes or _class_names(train, label) or map(str, range(number)))
     if not len(labels) or labels.min() < 0 or number > len(names):
         raise DataError(f"Labels must be whole numbers from 0 to {len(names) - 1}, and there must be some.")
     owner_names, owners = _numbered(clients, "clients", len(labels))
@@ -71,7 +75,7 @@ def from_examples(
         classes=names,
         labels=labels,
         is_test=np.arange(len(labels)) >= len(train),
-        images=JoinedImages([ExampleImages(part) for part in parts]),
+        images=JoinedImages([ExampleImages(part, image) for part in parts]),
         owners=owners,
         owner_names=owner_names,
         domains=domain,
@@ -81,10 +85,10 @@ def from_examples(
 
 
 class ExampleImages:
-    """The images of a dataset of torch, asked for one by one."""
+    """The images of a dataset, asked for one by one."""
 
-    def __init__(self, examples: Examples) -> None:
-        self.examples = examples
+    def __init__(self, examples: Examples, column: str = "image") -> None:
+        self.examples, self.column = examples, column
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -92,7 +96,7 @@ class ExampleImages:
 
     def open(self, index: int) -> Image.Image:
         """Return the image ``index``."""
-        image = self.examples[index][0]
+        image = _part(self.examples[index], self.column, 0)
         if isinstance(image, Image.Image):
             return image.copy()
         pixels = np.asarray(image)
@@ -116,13 +120,33 @@ class ExampleImages:
         return f"image {index} of the given {type(self.examples).__name__}"
 
 
-def _labels(examples: Examples) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the labels of a dataset, without opening its images where it has them in a list."""
+def _part(item: Any, column: str, place: int) -> Any:
+    """Return the image or the label of an item, by its column if it has columns, else by its place."""
+    if not isinstance(item, Mapping):
+        return item[place]
+    if column not in item:
+        raise DataError(f"{unknown('column', column, map(str, item))} Name it with image= and label=.")
+    return item[column]
+
+
+def _labels(examples: Examples, column: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the labels of a dataset, without opening its images where it has them in a list or a column."""
+    if column in (getattr(examples, "column_names", None) or ()):
+        return np.asarray(list(examples[column])).astype(np.int64)  # type: ignore[index]
     for name in ("targets", "labels"):
         found = getattr(examples, name, None)
         if found is not None and len(found) == len(examples):
             return np.asarray(found).astype(np.int64)
-    return np.array([int(examples[index][1]) for index in range(len(examples))], dtype=np.int64)
+    labels = [int(_part(examples[index], column, 1)) for index in range(len(examples))]
+    return np.array(labels, dtype=np.int64)
+
+
+def _class_names(examples: Examples, column: str) -> Sequence[str] | None:
+    """Return the names that a dataset has for its labels, if any."""
+    features = getattr(examples, "features", None)
+    described = features.get(column) if isinstance(features, Mapping) else None
+    names: Sequence[str] | None = getattr(described, "names", None) or getattr(examples, "classes", None)
+    return names
 
 
 def _numbered(

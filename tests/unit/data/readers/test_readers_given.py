@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from support.data_files import picture
 
+import fedcue
 from fedcue.data.decode import decode
 from fedcue.data.readers.given import Given, from_examples
 from fedcue.errors import DataError
@@ -73,3 +77,42 @@ def test_floats_and_wrong_numbers_are_refused() -> None:
         from_examples(Pictures(0, 2), classes=["only"])
     with pytest.raises(DataError, match="lives in the Python program"):
         Given().read()
+
+
+class Columns:
+    """A dataset of Hugging Face as far as it is used: items by name, columns, names of classes."""
+
+    column_names = ("img", "fine_label")
+    features = {"fine_label": SimpleNamespace(names=["cat", "dog"])}
+
+    def __init__(self, number: int) -> None:
+        self.opened: list[int] = []
+        self.number = number
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __getitem__(self, index: int | str) -> object:
+        if isinstance(index, str):
+            return [number % 2 for number in range(self.number)]
+        self.opened.append(index)
+        return {"img": picture(index), "fine_label": index % 2}
+
+
+def test_a_dataset_of_hugging_face_is_read_by_its_columns() -> None:
+    examples = Columns(4)
+    dataset = from_examples(examples, image="img", label="fine_label").read()
+    assert (dataset.classes, dataset.labels.tolist()) == (("cat", "dog"), [0, 1, 0, 1])
+    assert not examples.opened, "labels are read without the images"
+    assert dataset.images.open(2).tobytes() == picture(2).tobytes()
+    with pytest.raises(DataError, match="Unknown column 'image'.*Name it with image="):
+        from_examples(examples, label="fine_label").read().images.open(0)
+
+
+def test_images_given_in_python_are_run_on(tmp_path: Path) -> None:
+    given = fedcue.from_examples(Pictures(0, 40), clients=["ann", "bob"] * 20)
+    config = fedcue.configure("own", ["backbone=embedded", "rounds=1", "workers=1"], data=given)
+    assert (config.partition.name, config.clients_per_round) == ("natural", 2)
+    result = fedcue.run(config, tmp_path / "run")
+    assert result.summary["rounds"] == 1
+    assert fedcue.load(result.folder).classes == ("0", "1")
