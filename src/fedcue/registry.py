@@ -116,6 +116,7 @@ METHODS = Registry(
         "pep": "fedcue.methods.pep_variants:PEPVariants",
         "ncm": "fedcue.methods.ncm:NCM",
         "fed3r": "fedcue.methods.fed3r:Fed3R",
+        "fedcof": "fedcue.methods.fedcof:FedCOF",
         "cue": "fedcue.methods.cue:Cue",
     },
 )

@@ -56,6 +56,8 @@ class TensorSpec:
     """It changes in few rounds."""
     weighted: bool = True
     """The clients' weights apply to it in sums; otherwise each client counts once."""
+    each: bool = False
+    """The server needs every client's own, beside the sum."""
     kind: Kind | None = None
     """What no kind is given for, no privacy and no robust rule admits."""
     dtype: torch.dtype = torch.float32
@@ -120,9 +122,14 @@ class TensorTable:
         return {spec.name: spec.kind for spec in self.uploads if spec.kind is not None}
 
     @property
+    def each(self) -> tuple[str, ...]:
+        """Names of the uploads of which the server needs every client's own."""
+        return tuple(spec.name for spec in self.uploads if spec.each or spec.kind == "own")
+
+    @property
     def needs_each(self) -> bool:
-        """Whether the server's step needs every single update and not only sums."""
-        return any(spec.kind == "own" for spec in self.uploads)
+        """Whether the server needs some uploads one by one and not only their sums."""
+        return bool(self.each)
 
     @property
     def class_axes(self) -> dict[str, int]:

@@ -524,6 +524,30 @@ class Ridge(ClassMeans):
         return {"head": (weights[:-1] / lengths).T, "head_bias": weights[-1] / lengths}
 
 
+class MeansAlone(ClassMeans):
+    """FedCOF: covariances from the clients' class means, one class and one client at a time."""
+
+    def start(self, replies: Mapping[int, State]) -> State:
+        classes, width = self.task.classes, next(iter(replies.values()))["centroids"].shape[2]
+        gram, class_sums, images = np.zeros((width, width)), np.zeros((classes, width)), 0
+        for c in range(classes):
+            holders = [reply for reply in replies.values() if reply["holds"][c] > 0]
+            if not holders:
+                continue
+            number = sum(reply["holds"][c] for reply in holders)
+            class_sums[c] = sum(reply["centroids"][0, c] for reply in holders)
+            covariance = np.zeros((width, width))
+            for reply in holders:
+                apart = reply["centroids"][0, c] / reply["holds"][c] - class_sums[c] / number
+                covariance += reply["holds"][c] * np.outer(apart, apart)
+            covariance = covariance / max(len(holders) - 1, 1) + self.options["gamma"] * np.eye(width)
+            gram, images = gram + (number - 1) * covariance, images + number
+        mean = class_sums.sum(axis=0) / images
+        head = class_sums @ np.linalg.pinv(gram + images * np.outer(mean, mean))
+        lengths = np.linalg.norm(head, axis=1, keepdims=True)
+        return {"head": head / np.where(lengths == 0, 1e-6, lengths)}
+
+
 # The run
 
 

@@ -107,6 +107,12 @@ CASES = {
         },
         rounds=0,
     ),
+    "fedcof": Case(
+        {"shrinkage": 0.2},
+        run_oracle.MeansAlone,
+        {"sent": ("head",), "options": {"gamma": 0.2, "prior": False, "whiten": False}},
+        rounds=0,
+    ),
     "cue": Case(
         {"scale": 2.0},
         run_oracle.ClassMeans,

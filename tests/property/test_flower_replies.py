@@ -28,7 +28,7 @@ from fedcue.privacy.mechanisms import Privacy
 from fedcue.rounds.observers import Silent
 from fedcue.types import TensorSpec, pack
 
-METHODS = ("fedvpt", "pep", "cue", "sgpt", "pfedpg", "ncm", "fed3r")
+METHODS = ("fedvpt", "pep", "cue", "sgpt", "pfedpg", "ncm", "fed3r", "fedcof")
 MEMBER = Member(0, "a", "b", False, TRAIN_SIZE, TEST_SIZE)
 NUMBERS = st.sampled_from([0, 1, -1, 2**62, 10**400, 1e30, 1.7e308, float("nan"), float("inf"), True])
 VALUES = st.recursive(

@@ -23,6 +23,7 @@ PFEDPG = "pFedPG (ICCV 2023), implementation details"
 COSTS = "PEP-FedPT, table of communication and computation"
 METHOD = "PEP-FedPT, section Proposed Method"
 FED3R = "Fed3R (ICML 2024), its public code"
+FEDCOF = "FedCOF (NeurIPS 2025)"
 OURS = "not in any publication"
 
 TRAINING = {
@@ -121,6 +122,10 @@ METHODS_TABLE = {
         "ridge": (0.01, f"{FED3R}: lambda"),
         "features": ("cls", f"{FED3R}: random features are its variant"),
         "width": (2000, f"{OURS}; RanPAC has 10,000"),
+    },
+    "fedcof": {
+        "head_bias": (False, f"{FEDCOF}: no bias"),
+        "shrinkage": (1.0, f"{FEDCOF}: gamma for ViT-B/16"),
     },
     "cue": {
         "head_bias": (True, f"{OURS}: docs/cue.md"),
@@ -223,5 +228,5 @@ def test_training_that_nothing_is_said_of_is_the_papers(key):
 
 def test_the_only_setting_that_a_method_fixes_is_that_without_training_there_are_no_rounds():
     assert {name: METHODS.get(name).fixed for name in METHODS.builtin if METHODS.get(name).fixed} == {
-        name: {"rounds": 0} for name in ("ncm", "fed3r")
+        name: {"rounds": 0} for name in ("ncm", "fed3r", "fedcof")
     }

@@ -75,8 +75,42 @@ def ridge_head(sums: Sums, ridge: float, bias: bool) -> dict[str, Tensor]:
     _check_known(counts)
     if bias:
         gram, class_sums = append_one(gram, class_sums, counts)
-    weights = torch.linalg.solve(gram + ridge * torch.eye(len(gram), dtype=gram.dtype), class_sums.T).T
-    return unit_rows(weights, bias)
+    gram.diagonal().add_(ridge)
+    return unit_rows(torch.linalg.solve(gram, class_sums.T).T, bias)
+
+
+def scatter_of_means(sums: Sums) -> tuple[Tensor, Tensor]:
+    """Return how far images lie from their class's mean, from the clients' class means alone (FedCOF).
+
+    The sum over classes of ``(N_c - 1) S_c [d, d]`` and that of ``N_c - 1``, of classes that several
+    clients hold. ``S_c = sum_k n_kc (mu_kc - mu_c)(mu_kc - mu_c)^T / (K_c - 1)`` over those ``K_c``.
+    """
+    class_sums, counts = sums.tensors["centroids"][0], sums.tensors["holds"]
+    holders = sum((F.one_hot(own.tensors["classes"], len(counts)).sum(0) for own in sums.each), counts * 0)
+    several = holders > 1
+    freedom = torch.where(several, (counts - 1).clamp(min=0), 0.0)
+    means, weights = class_sums / counts.clamp(min=1)[:, None], freedom / (holders - 1).clamp(min=1)
+    scatter = class_sums.new_zeros(2 * class_sums.shape[1:])
+    for own in sums.each:
+        classes, number = own.tensors["classes"], own.tensors["holds"].double()
+        apart = own.tensors["centroids"][0].double() / number[:, None] - means[classes]
+        scatter += (apart.T * (number * weights[classes])) @ apart
+    return scatter, freedom.sum()
+
+
+def head_of_means(sums: Sums, shrinkage: float, bias: bool) -> dict[str, Tensor]:
+    """Return the head ``pinv(G) s_c`` of class sums ``s_c`` (FedCOF).
+
+    ``G = sum_c (N_c - 1) (S_c + shrinkage I) + N mu mu^T``.
+    """
+    class_sums, counts = sums.tensors["centroids"][0], sums.tensors["holds"]
+    _check_known(counts)
+    mean = class_sums.sum(0) / counts.sum()
+    gram = scatter_of_means(sums)[0] + counts.sum() * mean.outer(mean)
+    gram.diagonal().add_(shrinkage * (counts - 1).clamp(min=0).sum())
+    if bias:
+        gram, class_sums = append_one(gram, class_sums, counts)
+    return unit_rows(class_sums @ torch.linalg.pinv(gram, hermitian=True), bias)
 
 
 def append_one(gram: Tensor, class_sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from fedcue.types import TensorTable, Update
+from fedcue.types import TensorTable, Update, take_rows
 
 Weighting = Literal["uniform", "size"]
 
@@ -28,15 +28,16 @@ class Sums:
     updates: int = 0
     tensors: dict[str, Tensor] = field(default_factory=dict)
     each: list[Update] = field(default_factory=list)
-    """The updates themselves, where the server's step needs every single one."""
+    """The updates themselves, where the server needs every single one; of class rows a client's own."""
 
     def add(self, update: Update) -> None:
         """Add an update."""
         weight = self.count(update)
-        if self.table.needs_each:
-            self.each.append(update)
-            return
+        if not update.tensors.keys().isdisjoint(self.table.each):
+            self.each.append(own_rows(update, self.table))
         for name, tensor in update.tensors.items():
+            if self.table.kinds.get(name) == "own":
+                continue
             weighted = name in self.table and self.table[name].weighted
             term = tensor.to(torch.float64) * (weight if weighted else 1.0)
             self.tensors[name] = self.tensors[name] + term if name in self.tensors else term
@@ -59,6 +60,19 @@ class Sums:
     def total(self, name: str) -> Tensor:
         """Return the sum of the tensor ``name`` in float32."""
         return self.tensors[name].float()
+
+
+def own_rows(update: Update, table: TensorTable) -> Update:
+    """Return an update with the rows of the client's own classes only, and with these ``classes``.
+
+    A class is its own if it counts at least one image of it.
+    """
+    counts = [name for name, kind in table.kinds.items() if kind == "class_counts" and name in update.tensors]
+    if not counts:
+        return update
+    classes = (update.tensors[counts[0]] >= 1).nonzero()[:, 0]
+    rows = take_rows(update.tensors, table.class_axes, classes)
+    return replace(update, tensors={**rows, "classes": classes})
 
 
 class Adding(Protocol):

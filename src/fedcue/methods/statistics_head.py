@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -12,13 +13,18 @@ from fedcue.aggregate.closed_form import class_means, covariance, prototype_head
 
 
 def class_statistics(
-    sizes: fm.Sizes, moments: bool = False, dtype: torch.dtype = torch.float32
+    sizes: fm.Sizes, moments: bool = False, each: bool = False, dtype: torch.dtype = torch.float32
 ) -> list[fm.TensorSpec]:
-    """Declare class sums and counts and, if asked for, the lower half of the second moments."""
-    specs = [
-        fm.reply("centroids", (1, sizes.classes, sizes.width), "class_sums", rows=1, dtype=dtype),
+    """Declare class sums and counts and, if asked for, the lower half of the second moments.
+
+    With ``each`` the server needs every client's sums and counts.
+    """
+    shape = (1, sizes.classes, sizes.width)
+    rows = [
+        fm.reply("centroids", shape, "class_sums", rows=1, dtype=dtype),
         fm.reply("holds", (sizes.classes,), "class_counts", rows=0, dtype=torch.int64),
     ]
+    specs = [replace(spec, each=each) for spec in rows]
     if moments:
         half = sizes.width * (sizes.width + 1) // 2
         specs.append(fm.reply("moments", (half,), "moments", dtype=dtype))

@@ -143,8 +143,8 @@ def check_protection(
 
 
 def _check_robust(method: str, table: TensorTable, aggregation: Aggregation) -> None:
-    """Refuse methods whose uploads are not all trained copies of what every client was sent."""
-    bad = [spec.name for spec in table.uploads if spec.kind in (None, "own", "moments")]
+    """Refuse methods with uploads that no rule can tell good from bad, or that are needed one by one."""
+    bad = [s.name for s in table.uploads if s.kind in (None, "moments") or s.name in table.each]
     if bad:
         raise ConfigError(
             f"aggregate={aggregation.described} cannot protect {method}: there is no rule for its "

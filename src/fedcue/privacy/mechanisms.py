@@ -181,10 +181,10 @@ class DifferentialPrivacy(Privacy):
                 "sensitivity is declared. Give settings under which it does not (ncm, cue: "
                 "method.whiten=false), another method, or privacy=none."
             )
-        if self.where == "central" and "own" in kinds.values():
+        if self.where == "central" and table.needs_each:
             raise ConfigError(
-                f"privacy.where=central adds noise to a mean of updates, and {method} takes none. "
-                "Give privacy.where=local."
+                f"privacy.where=central adds noise to sums over clients, but {method} needs every client's "
+                f"{', '.join(table.each)}. Give privacy.where=local."
             )
         if self.sample == "secret" and (self.where != "central" or "class_sums" in kinds.values()):
             raise ConfigError(

@@ -39,8 +39,23 @@ def test_memory_does_not_grow_with_the_number_of_updates():
     }
 
 
-def test_only_pfedpg_needs_every_single_update():
-    assert set(METHODS.builtin) - set(AVERAGED) == {"pfedpg"}
+def test_only_pfedpg_and_fedcof_need_something_of_every_single_client():
+    needed = {name: METHODS.get(name)().table(SIZES).each for name in METHODS.builtin}
+    assert {name: each for name, each in needed.items() if each} == {
+        "pfedpg": ("prompt_change",),
+        "fedcof": ("centroids", "holds"),
+    }
+
+
+def test_of_single_replies_only_the_rows_of_the_clients_own_classes_are_kept():
+    table = METHODS.get("fedcof")().table(SIZES)
+    reply = {"centroids": torch.arange(128.0).view(1, 4, 32), "holds": torch.tensor([0, 2, 0, 1])}
+    sums = sum_updates([Update(0, 3, reply), Update(1, 3, reply)], table)
+    assert torch.equal(sums.total("centroids"), 2 * reply["centroids"])
+    for own in sums.each:
+        assert own.tensors["classes"].tolist() == [1, 3]
+        assert own.tensors["holds"].tolist() == [2, 1]
+        assert torch.equal(own.tensors["centroids"], reply["centroids"][:, [1, 3]])
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "size"])

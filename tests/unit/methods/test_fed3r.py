@@ -59,7 +59,7 @@ def test_the_head_does_not_depend_on_who_has_which_images(heads, split):
 
 @pytest.mark.parametrize("method", [Fed3R(), RANDOM], ids=["cls", "random"])
 def test_replies_may_come_in_any_order_and_from_any_split_of_a_client(federation, method):
-    """Two images are fewer than directions: the ridge alone decides there, and float32 would not do."""
+    """There are fewer images than directions, in some of which the ridge alone decides."""
     tiny = federation(method, images=8)
     table, replies = tiny.host.table, tiny.run(0).replies
     expected = tiny.method.start(tiny.sizes, 0, sum_updates(replies, table)).tensors

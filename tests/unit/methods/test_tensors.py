@@ -320,6 +320,7 @@ def counted(name: str, **options: object) -> tuple[int, int]:
         ("pep", {"layers": (4,)}, 231_168),
         ("ncm", {}, 76_900),
         ("fed3r", {}, 76_900),
+        ("fedcof", {}, 76_800),
         ("cue", {}, 86_116),
         ("cue", {"head_bias": False, "blocks": 1}, 77_568),
     ],
