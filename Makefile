@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint types unit test-browser test-flower fuzz soak mutants bench results pages docs docs-serve clean
+.PHONY: help env demo test lint types unit test-browser test-flower test-ray fuzz soak mutants bench results pages docs docs-serve clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -34,7 +34,7 @@ demo: $(VENV)/installed  ## train PEP-FedPT on embedded data (about a minute on 
 	@echo "  fedcue list            (what there is to run)"
 	@echo "  fedcue run --help      (how to run it)"
 
-test: lint types unit  ## check style and types, run every test but test-flower
+test: lint types unit  ## check style and types, run every test but test-flower and test-ray
 
 lint: $(VENV)/installed-dev  ## check style
 	$(BIN)/ruff check .
@@ -44,10 +44,13 @@ types: $(VENV)/installed-dev  ## check types
 	$(BIN)/mypy
 
 unit: $(VENV)/installed-dev  ## run the tests
-	$(BIN)/pytest -m "not flower" --numprocesses auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -m "not flower and not ray" --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-flower: $(VENV)/installed-dev  ## test real deployments on this machine: Flower's own processes
 	$(BIN)/pytest -m flower tests/integration
+
+test-ray: $(VENV)/installed-dev  ## test runs on a Ray cluster of three nodes on this machine
+	$(BIN)/pytest -m ray tests/integration
 
 test-browser: $(VENV)/installed-dev  ## test the report page in Chromium (needs Debian's package chromium)
 	@command -v chromium > /dev/null || { echo "install it first: apt-get update && apt-get install -y chromium"; exit 2; }

@@ -96,12 +96,15 @@ def test_the_report_never_imports_model_or_methods() -> None:
         ], path
 
 
-def test_only_flower_imports_flwr_and_nothing_imports_torchvision() -> None:
+def test_only_flower_imports_flwr_and_nothing_imports_torchvision_or_ray_at_once() -> None:
     for path in FILES:
         roots = {module.split(".")[0] for module in imports(path)}
         assert "torchvision" not in roots
         assert "timm" not in roots
         assert layer(path) == "flower" or "flwr" not in roots, path
+        assert "ray" not in roots, (
+            f"{path}: Ray is imported in rounds/on_ray/cluster.py, when it is asked for"
+        )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

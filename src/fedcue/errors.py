@@ -38,6 +38,10 @@ class ClientError(FedcueError):
     """A client failed; the message names the client, the round and the step."""
 
 
+class WorkersLost(FedcueError):  # noqa: N818
+    """Nobody is left to do the clients' work; nothing of the finished rounds is lost."""
+
+
 class BudgetSpent(FedcueError):  # noqa: N818
     """What is asked for next would spend more privacy than is allowed."""
 

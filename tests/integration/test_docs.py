@@ -94,6 +94,8 @@ def test_a_command_in_the_docs_runs(page: str, command: str, workplace: Path) ->
         pytest.skip("needs data or a package that is not here")
     if "PATH/" in command and not SHARED_DATA.is_dir():
         pytest.skip(f"no real data at {SHARED_DATA}")
+    if "engine=ray" in command:
+        pytest.skip("starts a Ray cluster; make test-ray does")
     if "--port" in command or command.startswith("fedcue watch"):
         pytest.skip("serves until it is stopped; tested elsewhere")
     done = fedcue_command(*smaller(command), cwd=workplace)

@@ -19,7 +19,7 @@ from fedcue.errors import ConfigError, RunFolderError
 from fedcue.evaluate.accuracy import Accuracies
 from fedcue.machine import network
 from fedcue.record.folder import RunFolder, read_metrics, read_summary
-from fedcue.rounds.executor import Executor
+from fedcue.rounds.engines import engine_for
 from fedcue.rounds.last_test import tested
 from fedcue.rounds.result import Result, describe_model
 from fedcue.types import ServerState
@@ -27,7 +27,7 @@ from fedcue.types import ServerState
 TEST_ONLY = ("method.logit_prior", "evaluation.priors")
 """Settings that change what is measured and not what was trained."""
 
-PLACES = ("data.root", "backbone", "device", "workers", "cache.limit_mb", "cache.folder")
+PLACES = ("data.root", "backbone", "device", "workers", "engine", "cache.limit_mb", "cache.folder")
 """Settings that say where things are and how they are computed."""
 
 
@@ -59,10 +59,10 @@ def retest(
     target, started = RunFolder(place), time.perf_counter()
     target.open(overwrite=overwrite)
     try:
-        with federation.host.stop.on_signals(), Executor(federation, config.workers) as executor:
+        with federation.host.stop.on_signals(), engine_for(federation) as engine:
             memories = load_memories(folder)
-            found = tested(executor, state, memories, last=True)
-            insight = executor.insight(state, memories, found)
+            found = tested(engine, state, memories, last=True)
+            insight = engine.insight(state, memories, found)
         target.write_config(dump(config))
         target.write_clients(found.client_rows())
         target.write_memories(memories)

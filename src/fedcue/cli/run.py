@@ -14,7 +14,7 @@ from rich.markup import escape
 from fedcue.cli import own
 from fedcue.cli.arguments import Json, Out, Overwrite, Quiet, Resume, Settings, split_settings
 from fedcue.cli.dry_run import show_plan
-from fedcue.errors import Interrupted
+from fedcue.errors import Interrupted, WorkersLost
 
 if TYPE_CHECKING:
     from fedcue.config.settings import RunConfig
@@ -73,8 +73,10 @@ def start(
     try:
         with RunProgress(console, quiet or as_json) as progress:
             result = run_federation(config, folder, overwrite=overwrite, resume=resume, observer=progress)
-    except Interrupted:
-        console.print(f"stopped; go on with: fedcue resume {folder}", highlight=False)
+    except (Interrupted, WorkersLost):
+        there = config.engine.address  # not kept: no folder says which cluster is joined
+        command = f"{f'RAY_ADDRESS={there} ' if there else ''}fedcue resume {folder}"
+        console.print(f"stopped; go on with: {command}", highlight=False)
         raise
     if as_json:
         typer.echo(json.dumps({"folder": str(result.folder), **result.summary}))

@@ -21,7 +21,7 @@ from fedcue.errors import ConfigError
 from fedcue.model.backbone import load_backbone
 from fedcue.model.frozen_cache import FrozenCache, Level
 from fedcue.model.prompted import PromptedViT, has_bfloat16
-from fedcue.model.vit import Architecture
+from fedcue.model.vit import Architecture, VisionTransformer
 from fedcue.rng import rng
 
 log = logging.getLogger(__name__)
@@ -83,6 +83,13 @@ def load_federation(config: RunConfig, tell: Callable[[str, int, int], None] | N
     wanted, size = used_images(config, clients), model.architecture.image_size
     pixels = decode_used(config, dataset, wanted, size, partial(tell, "decoding images"))
     clients = clients.without(pixels.bad)
+    return gather(config, dataset, clients, pixels, model)
+
+
+def gather(
+    config: RunConfig, dataset: Dataset, clients: Clients, pixels: PixelStore, model: PromptedViT
+) -> Federation:
+    """Return the federation of these clients, wherever their images and the model come from."""
     roster = describe(config, dataset, model.architecture, clients)
     frozen = FrozenCache(
         model,
@@ -129,12 +136,21 @@ def split(config: RunConfig, dataset: Dataset) -> Clients:
 
 
 def load_model(config: RunConfig) -> PromptedViT:
-    """Load the frozen backbone onto the device, to be run in the precision asked for."""
-    check_device(config.device)
-    if config.precision == "bfloat16" and has_bfloat16(config.device) is False:
-        log.warning("This processor has no bfloat16: precision=bfloat16 is emulated, slower than float32.")
+    """Load the frozen backbone onto the device, to be run in the precision asked for.
+
+    With a cluster the device is a worker's; the machine that gathers what they send may have none like it.
+    """
+    device = "cpu" if config.engine.name == "ray" else config.device
+    check_device(device)
     backbone = load_backbone(config.backbone.name, config.backbone.image_size)
-    return PromptedViT(backbone.to(config.device), config.precision, config.backbone.feature_norm)
+    return prompted(config, backbone, device)
+
+
+def prompted(config: RunConfig, backbone: VisionTransformer, device: str) -> PromptedViT:
+    """Return the frozen backbone on a device, to be run in the precision asked for."""
+    if config.precision == "bfloat16" and has_bfloat16(device) is False:
+        log.warning("This processor has no bfloat16: precision=bfloat16 is emulated, slower than float32.")
+    return PromptedViT(backbone.to(device), config.precision, config.backbone.feature_norm)
 
 
 def check_device(device: str) -> None:

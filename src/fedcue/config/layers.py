@@ -43,7 +43,8 @@ def load_folder(
 ) -> RunConfig:
     """Load the configuration that a run left in its folder, whoever made it.
 
-    It may name what is registered. A class by import path must be one of ``trusted``.
+    It may name what is registered. A class by import path must be one of ``trusted``, and no folder
+    says which cluster is joined.
     """
     path = folder / "config.toml"
     if not path.is_file():
@@ -51,6 +52,8 @@ def load_folder(
     settings = read_settings(path)
     if "base" in settings:
         raise ConfigError(f"{path} is built on another file (base), which no run writes. Remove that line.")
+    if isinstance(settings.get("engine"), dict):  # who joins a cluster runs its code
+        settings["engine"].pop("address", None)
     return resolve(settings, overrides, str(settings.get("recipe", "custom")), trusted)
 
 
@@ -185,6 +188,9 @@ def _validate(
     settings: dict[str, Any], trusted: Collection[str] | None, data: DataOptions | None = None
 ) -> RunConfig:
     classes: dict[str, type[Options]] = {}
+    engine = settings.get("engine")
+    if isinstance(engine, dict) and "workers" in engine:  # another spelling of the one setting
+        settings["workers"] = engine.pop("workers")
     for section, name in DEFAULTS.items():
         settings[section] = {"name": name, **settings.get(section, {})}
     for section, registry in NAMED.items():

@@ -20,6 +20,7 @@ NAMED: dict[str, Registry | None] = {
     "privacy": PRIVACY,
     "backbone": None,
     "transport": None,
+    "engine": None,
 }
 """Sections for which ``section=NAME`` is short for ``section.name=NAME``."""
 

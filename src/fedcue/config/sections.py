@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 from pydantic.config import JsonDict
 
 from fedcue.registry import Options
@@ -112,6 +112,36 @@ class TransportOptions(Options):
     dtype: Literal["float32", "float16"] = Field(default="float32", description="of the numbers sent")
 
 
+def _share_or_whole(number: float) -> float:
+    """Refuse what no scheduler can give: more than one, and not a whole number."""
+    if number > 1 and number != int(number):
+        raise ValueError("must be a share up to 1 or a whole number")
+    return number
+
+
+Resource = Annotated[float, AfterValidator(_share_or_whole)]
+
+
+class EngineOptions(Options):
+    """Where clients work, and what a worker on a Ray cluster takes; ``workers`` says how many there are."""
+
+    name: Literal["local", "ray"] = Field(
+        default="local", description="processes of this machine, or workers on a Ray cluster"
+    )
+    cpus_per_worker: Resource = Field(default=1, gt=0, description="cores of a Ray worker, and its threads")
+    gpus_per_worker: Resource | None = Field(
+        default=None,
+        ge=0,
+        description="GPUs of a Ray worker, or a share of one (default: 1 on device=cuda)",
+    )
+    address: str | None = Field(
+        default=None, description="of a Ray cluster (default: RAY_ADDRESS, or one is started here)"
+    )
+    timeout: float = Field(
+        default=600, gt=0, description="seconds a run waits for a Ray worker when there is none"
+    )
+
+
 class CheckpointOptions(Options):
     """How often a run can be resumed from."""
 
@@ -154,7 +184,7 @@ class CommonSettings(Options):
     workers: int = Field(
         default=0,
         ge=0,
-        description="processes of one thread each; 0: one per core",
+        description="processes of one thread each; 0: one per core, or all that a Ray cluster has room for",
         json_schema_extra=MACHINE,
     )
     device: str = Field(default="cpu", description="where the model runs", json_schema_extra=MACHINE)
@@ -171,5 +201,6 @@ class CommonSettings(Options):
     training: Training = Field(default=Training(), json_schema_extra=COURSE)
     evaluation: EvaluationOptions = EvaluationOptions()
     cache: CacheOptions = CacheOptions()
+    engine: EngineOptions = Field(default=EngineOptions(), json_schema_extra=MACHINE)
     checkpoint: CheckpointOptions = CheckpointOptions()
     transport: TransportOptions = TransportOptions()

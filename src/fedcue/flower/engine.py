@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -188,6 +189,10 @@ class FlowerEngine:
     ) -> Insight:
         """Return nothing: what clients hold stays with them."""
         return Insight()
+
+    def news(self) -> dict[str, Any]:
+        """Return nothing: the network's own tools show its nodes."""
+        return {}
 
     def _summed(
         self, rule: Secure, kind: str, moment: int, orders: Sequence[Order], shapes: Shapes

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -67,16 +68,38 @@ def run_grid(
         with explained(parent):
             parent.mkdir(parents=True, exist_ok=True)
     watcher.planned(cells, todo)
-    at_once = runs_at_once(todo, at_once)
-    planned = [(cell, _task(cell, states[cell.folder], at_once, tests or {})) for cell in todo]
-    return _run_all(planned, at_once, watcher)
+    with place_for(todo) as place:
+        at_once = runs_at_once(todo, at_once, place.workers)
+        planned = [(cell, _task(cell, states[cell.folder], at_once, place, tests or {})) for cell in todo]
+        return _run_all(planned, at_once, watcher)
 
 
-def runs_at_once(cells: Sequence[Cell], asked: int | None) -> int:
-    """Return how many runs go on at a time: as asked, or as many as the cores allow."""
-    cores = len(os.sched_getaffinity(0))
+@dataclass(frozen=True)
+class Place:
+    """Where runs go on: how many workers have room, and the address of the cluster if it is one."""
+
+    workers: int
+    cluster: str | None = None
+
+
+@contextmanager
+def place_for(cells: Sequence[Cell]) -> Iterator[Place]:
+    """Return this machine's cores or, for runs with ``engine=ray``, one cluster for all of them."""
+    on_ray = [cell.config for cell in cells if cell.config.engine.name == "ray"]
+    if not on_ray:
+        yield Place(len(os.sched_getaffinity(0)))
+        return
+    from fedcue.rounds.on_ray.cluster import joined
+
+    with joined(on_ray[0]) as cluster:
+        yield Place(sum(cluster.room().values()), cluster.address)
+
+
+def runs_at_once(cells: Sequence[Cell], asked: int | None, room: int | None = None) -> int:
+    """Return how many runs go on at a time: as asked, or as many as have room (default: the cores)."""
+    room = len(os.sched_getaffinity(0)) if room is None else room
     each = max((cell.config.workers for cell in cells), default=0)
-    return min(asked or max(1, cores // max(each, 1)), max(len(cells), 1))
+    return min(asked or max(1, room // max(each, 1)), max(len(cells), 1))
 
 
 def state_of(cell: Cell) -> State:
@@ -107,17 +130,18 @@ def _untested(cell: Cell, tests: Retests) -> list[Retest]:
     return [test for test in tests.get(cell.folder, ()) if not _is_finished(test.folder)]
 
 
-def _task(cell: Cell, state: State, at_once: int, tests: Retests) -> Task:
-    """Return what a process is to do for a run."""
+def _task(cell: Cell, state: State, at_once: int, place: Place, tests: Retests) -> Task:
+    """Return what a process is to do for a run: there are runs at a time before a run has several workers."""
     settings = dump(cell.config)
     if at_once > 1:
-        settings["workers"] = settings["workers"] or 1
+        share = place.workers // at_once if place.cluster else 1
+        settings["workers"] = settings["workers"] or max(1, share)
     start: Start = "new"
     if state == "finished":
         start = "finished"
     elif state == "stopped" and any((cell.folder / "checkpoints").glob("round-*.ckpt")):
         start = "resume"
-    return Task(settings, cell.folder, start, tuple(_untested(cell, tests)))
+    return Task(settings, cell.folder, start, tuple(_untested(cell, tests)), place.cluster)
 
 
 @dataclass

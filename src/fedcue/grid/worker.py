@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import traceback
@@ -38,11 +39,15 @@ class Task:
     folder: Path
     start: Start
     tests: tuple[Retest, ...] = ()
+    cluster: str | None = None
+    """Address of the Ray cluster that all runs share."""
 
 
 def work(task: Task, connection: Connection) -> None:
     """Do one run and its tests in this process and send how it went."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if task.cluster is not None:
+        os.environ["RAY_ADDRESS"] = task.cluster
     log = Path(f"{task.folder}.error.txt")
     log.unlink(missing_ok=True)
     try:

@@ -62,3 +62,6 @@ class Engine(Protocol):
         self, state: ServerState, memories: Mapping[int, ClientMemory], accuracies: Accuracies
     ) -> Insight:
         """Return what is known of the clients at the end of a run."""
+
+    def news(self) -> dict[str, Any]:
+        """Return what a progress display may say of the machines at work, after a round."""

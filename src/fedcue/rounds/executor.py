@@ -1,46 +1,31 @@
 """Where clients work: in this process, or in forked processes of one thread each.
 
-The frozen weights, pixels and cached values are in memory shared by the fork. Only the named
-tensors that a real network would carry cross between processes, as safetensors bytes.
+The frozen weights, pixels and cached values are in memory shared by the fork.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from itertools import chain
 from types import TracebackType
-from typing import Any
-
-import numpy as np
+from typing import Any, Self
 
 from fedcue.clients.federation import Federation
-from fedcue.clients.host import SUFFERED, Host, Prediction, naming_bugs
-from fedcue.evaluate.accuracy import Accuracies
-from fedcue.evaluate.analysis import analyse
 from fedcue.machine import one_thread
-from fedcue.rounds.engine import Failure, Insight
-from fedcue.rounds.observers import Silent, Stage
-from fedcue.rounds.workers import Workers, begin_visit
-from fedcue.types import ClientMemory, Download, ServerState, Update, pack, unpack
-
-_host: Host | None = None
-"""The clients of this machine, inherited by forked processes."""
-
-TestJob = tuple[Sequence[int], Download, ClientMemory, bool]
+from fedcue.rounds.observers import Stage
+from fedcue.rounds.simulator import Simulator, let_work
+from fedcue.rounds.workers import Workers
 
 
-class Executor:
+class Executor(Simulator):
     """Runs the clients' work in order; ``workers`` is the number of processes (1: this one)."""
 
     def __init__(self, federation: Federation, workers: int, tell: Stage | None = None) -> None:
-        global _host
-        self.tell = tell or Silent().stage
-        self.federation, self.roster = federation, federation.roster
+        super().__init__(federation, tell)
         on_cpu = federation.model.device.type == "cpu"  # a GPU cannot be shared with forked processes
         self.workers = (workers or len(os.sched_getaffinity(0))) if on_cpu else 1
-        _host = federation.host
+        let_work(federation.host)
         self._stack = ExitStack()
         self._stack.enter_context(one_thread())
         self._processes: Workers | None = None
@@ -49,7 +34,7 @@ class Executor:
             self._processes = Workers(self.workers, federation.host.stop, config.client_timeout)
             self._stack.callback(self._processes.close)
 
-    def __enter__(self) -> Executor:
+    def __enter__(self) -> Self:
         """Return the executor; leaving the block ends its processes."""
         return self
 
@@ -59,136 +44,8 @@ class Executor:
         """End the worker processes; torch has its threads again."""
         self._stack.close()
 
-    def warm_up(self, clients: Iterable[int]) -> Iterator[Update | Failure]:
-        """Yield the clients' warm-up replies, if the method has any."""
-        for reply in self._map(_warm_up, ((client,) for client in clients)):
-            if isinstance(reply, Failure):
-                yield reply
-            elif reply is not None:
-                yield _unpack_update(reply)
-
-    def train(
-        self, jobs: Iterable[tuple[Download, ClientMemory]]
-    ) -> Iterator[tuple[Update, ClientMemory] | Failure]:
-        """Train clients; yield updates and memories, or failures, in the order of ``jobs``."""
-        packed = ((_pack_download(download), pack(memory.tensors)) for download, memory in jobs)
-        for outcome in self._map(_train, packed):
-            if isinstance(outcome, Failure):
-                yield outcome
-            else:
-                update, memory = outcome
-                yield _unpack_update(update), ClientMemory(unpack(memory))
-
-    def test(self, jobs: Iterable[TestJob]) -> Iterator[Prediction | Failure]:
-        """Test groups of clients; yield predictions in the order of ``jobs``, and who failed."""
-        packed = ((c, _pack_download(d), pack(memory.tensors), final) for c, d, memory, final in jobs)
-        return chain.from_iterable(self._map(_test, packed))
-
-    def evaluate(self, state: ServerState, memories: Mapping[int, ClientMemory], final: bool) -> Accuracies:
-        """Test the listed clients that the method can serve."""
-        method, seed, sizes = self.roster.method, self.roster.config.seed, self.roster.sizes
-        groups = self.federation.test_groups()
-        jobs = (
-            (
-                group,
-                Download(group[0], state.round, seed, method.download(state, group[0], sizes, seed)),
-                memories.get(group[0], ClientMemory()),
-                final,
-            )
-            for group in groups
-        )
-        self.tell("testing", 0, len(groups))
-        outcomes = []
-        for outcome in self.test(jobs):
-            outcomes.append(outcome)
-            self.tell("testing", len(outcomes), max(len(groups), len(outcomes)))
-        missing = {outcome.client: outcome.reason for outcome in outcomes if isinstance(outcome, Failure)}
-        parts = [outcome for outcome in outcomes if isinstance(outcome, Prediction)]
-        if not parts:
-            nothing = np.zeros(len(self.roster), dtype=np.int64)
-            return Accuracies(self.roster, nothing, nothing, missing=missing).checked()
-        together = [np.concatenate([getattr(p, name) for p in parts]) for name in Prediction.__annotations__]
-        return Accuracies.of(self.roster, Prediction(*together), missing).checked()
-
-    def insight(
-        self, state: ServerState, memories: Mapping[int, ClientMemory], accuracies: Accuracies
-    ) -> Insight:
-        """Return what a simulation knows of its clients at the end."""
-        self.tell("looking inside the model", 0, 0)
-        federation = self.federation
-        listed = self.roster.listed.tolist()
-        return Insight(
-            class_priors={client: federation.host.client(client).class_priors for client in listed},
-            memories=memories,
-            analysis=analyse(federation, state, memories, accuracies),
-            numbers={"frozen_cache": federation.frozen_level, "bad_images": len(federation.pixels.bad)},
-        )
-
     def _map(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
         """Yield results in order, from the worker processes if there are any."""
         if self._processes is None:
             return (function(*job) for job in jobs)
         return self._processes.map(function, jobs)
-
-
-_PackedDownload = tuple[int, int, int, bytes]
-_PackedUpdate = tuple[int, int, bytes, float | None]
-
-
-def _pack_download(download: Download) -> _PackedDownload:
-    return download.client, download.round, download.seed, pack(download.tensors)
-
-
-def _unpack_download(packed: _PackedDownload) -> Download:
-    client, round_, seed, tensors = packed
-    return Download(client, round_, seed, unpack(tensors))
-
-
-def _pack_update(update: Update) -> _PackedUpdate:
-    return update.client, update.samples, pack(update.tensors), update.loss
-
-
-def _unpack_update(packed: _PackedUpdate) -> Update:
-    client, samples, tensors, loss = packed
-    return Update(client, samples, unpack(tensors), loss)
-
-
-def _here() -> Host:
-    assert _host is not None, "work is done in processes forked from the one that made the federation"
-    return _host
-
-
-def _warm_up(client: int) -> _PackedUpdate | Failure | None:
-    try:
-        begin_visit([client])
-        with naming_bugs("warm up", client):
-            reply = _here().warm_up(client)
-    except SUFFERED as error:
-        return Failure(client, str(error))
-    return None if reply is None else _pack_update(reply)
-
-
-def _train(packed: _PackedDownload, memory: bytes) -> tuple[_PackedUpdate, bytes] | Failure:
-    download = _unpack_download(packed)
-    try:
-        begin_visit([download.client])
-        with naming_bugs("training", download.client, download.round):
-            update, memory_after = _here().train(download, ClientMemory(unpack(memory)))
-    except SUFFERED as error:
-        return Failure(download.client, str(error))
-    return _pack_update(update), pack(memory_after.tensors)
-
-
-def _test(
-    clients: Sequence[int], packed: _PackedDownload, memory: bytes, final: bool
-) -> list[Prediction | Failure]:
-    """Test clients together or, if one of them fails, one by one."""
-    download = _unpack_download(packed)
-    try:
-        begin_visit(clients)
-        with naming_bugs("test", clients[0], download.round):
-            return [_here().test(clients, download, ClientMemory(unpack(memory)), final)]
-    except SUFFERED as error:
-        if len(clients) == 1:
-            return [Failure(clients[0], str(error))]
-    return [outcome for client in clients for outcome in _test([client], packed, memory, final)]

@@ -17,7 +17,7 @@ from fedcue.machine import peak_memory_mb
 from fedcue.record.checkpoint import Checkpoint
 from fedcue.record.folder import RunFolder
 from fedcue.rounds.engine import Engine, Failure, reasons
-from fedcue.rounds.executor import Executor
+from fedcue.rounds.engines import engine_for
 from fedcue.rounds.last_test import tested
 from fedcue.rounds.observers import TRAINING, Observer, Several, telling
 from fedcue.rounds.patience import Patience
@@ -61,9 +61,8 @@ def run(
         try:
             if resume:
                 check_same_run(config, folder.path)
-            stop, workers = federation.host.stop, config.workers
-            with stop.on_signals(), Executor(federation, workers, display.stage) as executor, tracking:
-                result = Run(executor, folder, Several(display, tracking)).complete(resume)
+            with federation.host.stop.on_signals(), engine_for(federation, display.stage) as engine, tracking:
+                result = Run(engine, folder, Several(display, tracking)).complete(resume)
                 tracking.finished(result.summary)
                 return result
         finally:
@@ -165,7 +164,7 @@ class Run:
         self._snapshot(after)
         self.folder.append_metrics(record)
         self._checkpoint(after)
-        self.observer.finished_round(record)
+        self.observer.finished_round(record | self.engine.news())
         return after
 
     def _start(self) -> ServerState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -66,6 +67,9 @@ def header(roster: Roster, folder: Path) -> list[str]:
         f"{weights}, {config.precision}",
         f"folder    {folder}",
     ]
+    if config.engine.name == "ray":
+        address = config.engine.address or os.environ.get("RAY_ADDRESS")
+        lines.append(f"engine    Ray {f'at {address}' if address else 'on this machine'}")
     if config.backbone.name == "embedded" and type(config.data).name not in SMALL_IMAGES:
         lines.append(
             f"The embedded backbone is for first tries: it sees {shape.image_size} pixels. For photographs a "
@@ -86,7 +90,7 @@ class News:
         self.bytes += record["upload_bytes"] + record["download_bytes"]
         if record.get("mean_accuracy") is not None:
             self.accuracies.append(record["mean_accuracy"])
-        parts = [loss_text(record), size(self.bytes), clients_text(record)]
+        parts = [loss_text(record), size(self.bytes), clients_text(record), *places_text(record)]
         if self.accuracies:
             parts.insert(
                 0, f"accuracy {self.accuracies[-1]:.1%} {sparkline(self.accuracies, min(16, room // 4))}"
@@ -100,6 +104,14 @@ def clients_text(record: Mapping[str, Any]) -> str:
     """Return how many clients a round asked, and how many of them failed."""
     asked, failed = len(record["clients"]), len(record.get("failures", ()))
     return many(asked, "client") + f" ({failed} failed)" * bool(failed)
+
+
+def places_text(record: Mapping[str, Any]) -> list[str]:
+    """Return what a cluster amounts to in a round, where there is one: nodes, workers, visits a second."""
+    if "nodes" not in record:
+        return []
+    places = f"{many(record['nodes'], 'node')}, {many(record['workers'], 'worker')}"
+    return [f"{places}, {record['visits_per_second']:.3g} visits/s"]
 
 
 def is_live(console: Console) -> bool:
@@ -187,6 +199,6 @@ class RunProgress:
                 scores = f"  accuracy {accuracy:6.1%}  worst {record['worst_accuracy']:6.1%}"
             self.console.print(
                 f"round {record['round']:4d}  {clients_text(record)}  {loss_text(record)}{scores}  "
-                f"{size(self.news.bytes)}  {record['seconds']:.1f} s",
+                + "  ".join([size(self.news.bytes), *places_text(record), f"{record['seconds']:.1f} s"]),
                 highlight=False,
             )

@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 
 from fedcue.clients.federation import load_federation
-from fedcue.config.layers import dump, load, resolve
+from fedcue.config.layers import dump, load, load_folder, resolve
 from fedcue.config.recipes import read_recipe, recipes
 from fedcue.errors import ConfigError, printable
 from fedcue.rounds.resume import default_folder
@@ -274,3 +274,19 @@ def test_every_recipe_with_a_real_backbone_is_fast_by_default() -> None:
             settings["backbone"] if isinstance(settings["backbone"], str) else settings["backbone"]["name"]
         )
         assert settings.get("precision", "float32") == ("float32" if backbone == "embedded" else "auto"), name
+
+
+def test_the_number_of_workers_is_one_setting_whatever_the_engine() -> None:
+    assert load("default", ["workers=3"]).workers == load("default", ["engine.workers=3"]).workers == 3
+    config = load("default", ["engine=ray", "engine.workers=2", "engine.gpus_per_worker=0.25"])
+    assert (config.engine.name, config.workers, config.engine.gpus_per_worker) == ("ray", 2, 0.25)
+    assert "workers" not in dump(config)["engine"]
+    with pytest.raises(ConfigError, match=r"engine.cpus_per_worker.*share up to 1 or a whole number"):
+        load("default", ["engine.cpus_per_worker=1.5"])
+
+
+def test_no_folder_says_which_cluster_is_joined(tmp_path: Path) -> None:
+    settings = dump(load("default", ["engine=ray", "engine.address=stranger:6379"]))
+    (tmp_path / "config.toml").write_text(tomli_w.dumps(settings))
+    assert load_folder(tmp_path).engine.address is None
+    assert load_folder(tmp_path, {"engine.address": "ours:6379"}).engine.address == "ours:6379"

@@ -31,6 +31,8 @@ from fedcue.config.words import flat
         ("backbone.name", "weights"),
         ("backbone.image_size", "result"),
         ("workers", "machine"),
+        ("engine.name", "machine"),
+        ("engine.address", "machine"),
         ("cache.limit_mb", "machine"),
         ("checkpoint.every", "machine"),
         ("environment.commit", "machine"),

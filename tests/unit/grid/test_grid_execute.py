@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import tomli_w
 
 from fedcue.config.layers import dump, load
 from fedcue.errors import RunFolderError
-from fedcue.grid import worker
+from fedcue.grid import execute, worker
 from fedcue.grid.cells import Cell
 from fedcue.grid.execute import difference, run_grid, state_of
 
@@ -79,3 +81,27 @@ def test_an_unexpected_failure_is_told_and_kept(tmp_path: Path, monkeypatch: pyt
     log = tmp_path / "run.error.txt"
     assert ours.recv() == ("end", f"ZeroDivisionError: no (details in {log})")
     assert "Traceback" in log.read_text()
+
+
+@pytest.mark.parametrize(("runs", "room", "at_once", "each"), [(2, 8, 2, 4), (8, 8, 8, 1), (9, 3, 3, 1)])
+def test_runs_are_spread_over_a_cluster_before_the_clients_of_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: int, room: int, at_once: int, each: int
+) -> None:
+    given: list[tuple[int, Any]] = []
+
+    def keep(planned: Any, at_once: int, watcher: Any) -> dict[Path, str]:
+        given.extend((at_once, task) for _, task in planned)
+        return {}
+
+    @contextmanager
+    def cluster(cells: Any) -> Iterator[execute.Place]:
+        yield execute.Place(room, "127.0.0.1:6379")
+
+    monkeypatch.setattr(execute, "place_for", cluster)
+    monkeypatch.setattr(execute, "_run_all", keep)
+    cells = [make_cell(tmp_path / str(number), f"seed={number}", "engine=ray") for number in range(runs)]
+    run_grid(cells, Recorder())
+    assert {count for count, _ in given} == {at_once}
+    assert {task.settings["workers"] for _, task in given} == {each}
+    assert {task.cluster for _, task in given} == {"127.0.0.1:6379"}
+    assert "address" not in given[0][1].settings["engine"]

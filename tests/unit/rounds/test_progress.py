@@ -34,6 +34,11 @@ def test_all_is_told_where_there_is_room() -> None:
     assert news.add(record(None), 100).startswith("accuracy 95.0% ▁█  loss")  # not tested this round
 
 
+def test_a_cluster_is_told_in_nodes_workers_and_visits() -> None:
+    machines = {"nodes": 1, "workers": 8, "visits_per_second": 12.345}
+    assert News().add(record(None) | machines, 100).endswith("3 clients  1 node, 8 workers, 12.3 visits/s")
+
+
 @pytest.mark.parametrize("room", range(20, 60))
 def test_it_is_never_longer_than_the_room(room: int) -> None:
     news = News()
@@ -61,6 +66,9 @@ def test_the_header_says_what_is_run_and_where_it_goes() -> None:
     ):  # fmt: skip
         assert part in text
     assert "dropped" not in "\n".join(header(roster(), Path("x")))
+    assert "engine" not in text
+    clustered = header(roster("engine=ray", "engine.address=head:6379"), Path("x"))
+    assert "engine    Ray at head:6379" in clustered
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,64 @@
+"""Clients at work on a Ray cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from fedcue.clients.federation import Federation
+from fedcue.machine import one_thread
+from fedcue.rounds.observers import Stage
+from fedcue.rounds.on_ray.cluster import joined
+from fedcue.rounds.on_ray.parcel import Parcel
+from fedcue.rounds.on_ray.pool import Pool
+from fedcue.rounds.simulator import Simulator, let_work
+
+
+class RayEngine(Simulator):
+    """Runs the clients' work on whatever nodes there are, with the results of one process."""
+
+    def __init__(self, federation: Federation, tell: Stage | None = None) -> None:
+        super().__init__(federation, tell)
+        config, self.workers = federation.config, 0
+        self._visits, self._seconds = 0, 0.0
+        self._stack = ExitStack()
+        self._stack.enter_context(one_thread())
+        self.tell("joining the cluster", 0, 0)
+        with ExitStack() as undo:
+            self.cluster = undo.enter_context(joined(config))
+            parcel = self.cluster.ray.put(Parcel.of(federation))
+            self.pool = Pool(
+                self.cluster, parcel, config.workers, config.engine.timeout, federation.host.stop.check
+            )
+            undo.callback(self.pool.close)
+            self._stack.push(undo.pop_all())
+        let_work(federation.host)
+
+    def __enter__(self) -> Self:
+        """Return the engine; leaving the block ends its workers."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the workers, leave the cluster, and end it if it was started here."""
+        self._stack.close()
+
+    def news(self) -> dict[str, Any]:
+        """Return nodes, workers, and visits a second since the last call."""
+        rate = self._visits / self._seconds if self._seconds else 0.0
+        self._visits, self._seconds = 0, 0.0
+        nodes = len(self.cluster.room())
+        return {"nodes": nodes, "workers": self.pool.ready, "visits_per_second": rate}
+
+    def _map(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        """Yield results in order, whoever computed them."""
+        started = time.perf_counter()
+        for outcome in self.pool.map(function.__name__, jobs):
+            self._visits += 1
+            self.workers = max(self.workers, self.pool.ready)
+            yield outcome
+        self._seconds += time.perf_counter() - started
