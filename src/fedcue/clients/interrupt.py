@@ -18,7 +18,7 @@ class StopFlag:
     """Zero until a signal came, then its number; lives in memory shared with worker processes."""
 
     def __init__(self) -> None:
-        self._number = shared_zeros([1], torch.int32)
+        self._number = shared_zeros([1], torch.int32).numpy()  # read without an operator of torch
 
     @property
     def is_set(self) -> bool:

@@ -71,8 +71,8 @@ class FrozenCache:
             model.architecture, model.precision, len(self.images), block, bare_blocks, limit_bytes
         )[0]
         self._folder = folder
-        self._prefix_filled = shared_zeros([len(groups)], torch.bool)
-        self._bare_filled = shared_zeros([len(groups)], torch.bool)
+        self._prefix_filled = shared_zeros([len(groups)], torch.bool).numpy()
+        self._bare_filled = shared_zeros([len(groups)], torch.bool).numpy()
         tokens = 1 if block == model.depth else model.architecture.tokens
         projected = self.level == "projected" and block < model.depth
         self._tokens = self._buffer(tokens if self.level != "nothing" else 0)
@@ -106,7 +106,7 @@ class FrozenCache:
         self._fill(slots, self._bare_filled, self._fill_bare)
         return self._bare[slots].to(self.model.device)
 
-    def _fill(self, slots: Tensor, filled: Tensor, fill: Callable[[Tensor], None]) -> None:
+    def _fill(self, slots: Tensor, filled: NDArray[np.bool_], fill: Callable[[Tensor], None]) -> None:
         for group in np.unique(np.searchsorted(self.bounds, slots.numpy(), side="right") - 1):
             if not filled[group]:
                 whole = torch.arange(self.bounds[group], self.bounds[group + 1])

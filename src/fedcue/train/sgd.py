@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -43,29 +44,40 @@ def fit(
     """Train copies of the tensors ``start`` on ``samples``; return them and the mean loss.
 
     The optimiser is new at every call, or goes on from ``moments``, which are left as they then are.
-    ``step_filter`` sees each change after momentum, clipping and weight decay.
+    ``step_filter`` sees each change after momentum, clipping and weight decay. Losses stay on the device
+    until the end: reading one would wait for all that was begun.
     """
     trainable = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
     optimiser = _optimiser(trainable, training, finished_rounds)
     if moments is not None:
         _restore(optimiser, trainable, moments)
-    total, seen, step = 0.0, 0, 0
+    losses: list[Tensor] = []
+    sizes: list[int] = []
     for _ in range(training.epochs):
         for batch in samples.batches(training.batch_size, generator):
-            step += 1
             value = loss(trainable, batch)
             optimiser.zero_grad()
             value.backward()
             if training.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(trainable.values(), training.clip_norm)
             _step(optimiser, trainable, step_filter)
-            number = value.item()
-            if not torch.isfinite(value):
-                raise ClientError(f"loss {number} at step {step}; lower training.lr or head_lr and prompt_lr")
-            total, seen = total + number * len(batch), seen + len(batch)
+            losses.append(value.detach())
+            sizes.append(len(batch))
+    mean_loss = _mean_loss(losses, sizes)
     if moments is not None:
         moments |= _moments(optimiser, trainable)
-    return {name: tensor.detach() for name, tensor in trainable.items()}, total / seen
+    return {name: tensor.detach() for name, tensor in trainable.items()}, mean_loss
+
+
+def _mean_loss(losses: Sequence[Tensor], sizes: Sequence[int]) -> float:
+    """Return the mean over images of the losses of all steps; name the first step whose loss is no number."""
+    total = 0.0
+    numbers: list[float] = torch.stack(list(losses)).tolist()
+    for step, (number, size) in enumerate(zip(numbers, sizes, strict=True), 1):
+        if not math.isfinite(number):
+            raise ClientError(f"loss {number} at step {step}; lower training.lr or head_lr and prompt_lr")
+        total += number * size
+    return total / sum(sizes)
 
 
 def _optimiser(trainable: Tensors, training: Training, finished_rounds: int) -> torch.optim.Optimizer:
