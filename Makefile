@@ -44,7 +44,7 @@ types: $(VENV)/installed-dev  ## check types
 	$(BIN)/mypy
 
 unit: $(VENV)/installed-dev  ## run the tests
-	$(BIN)/pytest -m "not flower and not ray" --numprocesses auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -m "not flower and not ray" --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 10
 
 test-flower: $(VENV)/installed-dev  ## test real deployments on this machine: Flower's own processes
 	$(BIN)/pytest -m flower tests/integration

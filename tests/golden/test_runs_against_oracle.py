@@ -267,7 +267,6 @@ def test_pfedpgs_last_test_is_told_with_and_without_the_training_for_it_alone():
         for key in ("mean_accuracy", "worst_accuracy", "percentile_5_accuracy"):
             assert told[f"unadapted_{key}"] == pytest.approx(expected[key])
         assert told["adaptation_images"] == 2 * sum(map(len, TRAIN[:3]))  # two epochs, nobody held out
-        assert told["adaptation_seconds"] > 0
         assert "unadapted_heldout_mean_accuracy" not in told
     middle, last = (run.result.rounds[number] for number in (1, 3))
     recent = (middle["mean_accuracy"] + last["unadapted_mean_accuracy"]) / 2

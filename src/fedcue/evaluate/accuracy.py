@@ -97,14 +97,13 @@ class Adaptation:
     before: Accuracies
     images: int
     """Images that were trained on, counted once for each epoch."""
-    seconds: float
 
     def metrics(self) -> dict[str, float]:
         """Return the accuracies without it, and what it took."""
         without = {
             UNADAPTED + key: value for key, value in self.before.metrics().items() if value is not None
         }
-        return {**without, "adaptation_images": self.images, "adaptation_seconds": self.seconds}
+        return {**without, "adaptation_images": self.images}
 
 
 def summarise(accuracies: NDArray[np.float64], prefix: str = "") -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -15,11 +14,10 @@ def tested(
     engine: Engine, state: ServerState, memories: Mapping[int, ClientMemory], last: bool
 ) -> Accuracies:
     """Test all clients; where they train for the last test alone, repeat it without and count their work."""
-    started, roster = time.perf_counter(), engine.roster
+    roster = engine.roster
     found = engine.evaluate(state, memories, final=last)
     if not (last and roster.method.adapts()):
         return found
-    seconds = time.perf_counter() - started
     images = int(roster.train_sizes[found.total > 0].sum()) * roster.config.training.epochs
     before = engine.evaluate(state, memories, final=False)
-    return replace(found, adaptation=Adaptation(before, images, seconds))
+    return replace(found, adaptation=Adaptation(before, images))
