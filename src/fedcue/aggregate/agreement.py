@@ -64,18 +64,65 @@ def rowwise(changes: Tensor, trim: int) -> Tensor:
     ``trim`` gives the median. Rows with few holders take the mean of changes that are not longer
     than the median row of the tensor.
     """
-    clients, width = len(changes), changes.shape[-1] if changes.ndim > 2 else 1
-    rows = changes.double().reshape(clients, -1, width)  # [n, R, d]
-    holds = (rows != 0).any(-1)  # [n, R]
+    rows, holds = _rows(changes)
+    few = (rows * _row_scales(rows)).sum(0)
+    holders = holds.sum(0)[:, None]
+    return torch.where(holders < FEW, few, _middle(rows, holds, trim) * holders).reshape(changes.shape[1:])
+
+
+def statistic(values: Tensor, trim: int, attackers: int) -> Tensor:
+    """Return, per row of class statistics ``[n, ..., d]``, its holders times what stands for their mean.
+
+    Anybody may claim to hold a class. Where its holders cannot be mostly liars, the trimmed mean is taken.
+    Where they can, the ``attackers`` holders go (but one stays) who differ most from others in whatever
+    they both hold.
+    """
+    rows, holds = _rows(values)
+    holders = holds.sum(0)  # [R]
+    order = strangeness(rows, holds, attackers).argsort(stable=True)
+    places = holds[order].cumsum(0)  # the least strange holder of a row comes first
+    kept = holds[order] & (places <= (holders - attackers).clamp(min=1))
+    trusted = (rows[order] * kept[..., None]).sum(0) / kept.sum(0).clamp(min=1)[:, None]
+    mean = torch.where((holders > 2 * attackers)[:, None], _middle(rows, holds, trim), trusted)
+    return (mean * holders[:, None]).reshape(values.shape[1:])
+
+
+def strangeness(rows: Tensor, holds: Tensor, attackers: int) -> Tensor:
+    """Return how far each client's ``rows [n, R, d]`` are from others', but for the ``attackers`` farthest.
+
+    Two clients are compared in the rows that both hold, relative to the length of these. Liars may agree with
+    each other: they are too few to make up for all those they differ from.
+    """
+    squares = rows.square().sum(-1)  # [n, R]
+    sums = squares[:, None] + squares
+    apart = (sums - 2 * torch.einsum("ird,jrd->ijr", rows, rows)) / sums.clamp(
+        min=torch.finfo(sums.dtype).tiny
+    )
+    both = holds[:, None] & holds  # [n, n, R]
+    shared = both.sum(-1).fill_diagonal_(0)
+    pairs = (apart.clamp(min=0).sqrt() * both).sum(-1) / shared.clamp(min=1)  # [n, n]
+    ordered = pairs.masked_fill(shared == 0, torch.inf).sort(1).values
+    others = (shared > 0).sum(1)
+    kept = torch.arange(len(rows), device=rows.device) < (others - attackers).clamp(min=1)[:, None]
+    near = ordered.masked_fill(~kept | ordered.isinf(), 0).sum(1)
+    return near / torch.minimum(kept.sum(1), others).clamp(min=1)
+
+
+def _rows(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rows ``[n, R, d]`` of ``values [n, ..., d]`` and who holds them ``[n, R]``."""
+    width = values.shape[-1] if values.ndim > 2 else 1
+    rows = values.double().reshape(len(values), -1, width)
+    return rows, (rows != 0).any(-1)
+
+
+def _middle(rows: Tensor, holds: Tensor, trim: int) -> Tensor:
+    """Return the trimmed mean ``[R, d]`` over each row's holders, of whom one or two always stay."""
     holders = holds.sum(0)  # [R]
     ordered = rows.masked_fill(~holds[..., None], torch.inf).sort(0).values
     cut = ((holders - 1) // 2).clamp(min=0, max=trim)
-    place = torch.arange(clients, device=rows.device)[:, None]
+    place = torch.arange(len(rows), device=rows.device)[:, None]
     kept = (place >= cut) & (place < holders - cut)  # [n, R]
-    middle = ordered.masked_fill(~kept[..., None], 0).sum(0) / (holders - 2 * cut).clamp(min=1)[:, None]
-    few = (rows * _row_scales(rows)).sum(0)
-    total = torch.where((holders < FEW)[:, None], few, middle * holders[:, None])
-    return total.reshape(changes.shape[1:])
+    return ordered.masked_fill(~kept[..., None], 0).sum(0) / (holders - 2 * cut).clamp(min=1)[:, None]
 
 
 def bounded(updates: Sequence[Update], reference: Tensors, bound: float | Literal["median"]) -> list[Update]:
@@ -106,6 +153,7 @@ def by_row(
     reference: Tensors,
     table: TensorTable,
     trim: int,
+    attackers: int,
     mixing: Tensor | None = None,
 ) -> Sums:
     """Return sums that stand for the row-wise statistics: what was sent down, n times, plus changes.
@@ -113,16 +161,25 @@ def by_row(
     Every client counts alike. With ``trim=0`` these are the plain sums wherever a row has at least
     three holders.
     """
-    names = changed(updates, reference)
     sums = Sums(table, weight=float(len(updates)), updates=len(updates))
-    for name in updates[0].tensors:
+    for name in changed(updates, reference):
+        start = reference[name].double()
         values = torch.stack([update.tensors[name].double() for update in updates])
-        start = reference[name].double() if name in names else torch.zeros_like(values[0])
         values = torch.nan_to_num(values - start, nan=0.0)
-        if mixing is not None and name in names:
+        if mixing is not None:
             values = (mixing @ values.flatten(1)).view_as(values)
         sums.tensors[name] = len(updates) * start + rowwise(values, trim)
+    sums.tensors |= statistics(updates, reference, trim, attackers)
     return sums
+
+
+def statistics(updates: Sequence[Update], reference: Tensors, trim: int, attackers: int) -> dict[str, Tensor]:
+    """Return what stands for the sums of what is no change: class statistics and who has them."""
+    found = {}
+    for name in [name for name in updates[0].tensors if name not in reference]:
+        values = torch.stack([update.tensors[name].double() for update in updates])
+        found[name] = statistic(torch.nan_to_num(values, nan=0.0), trim, attackers)
+    return found
 
 
 def changed(updates: Sequence[Update], reference: Tensors) -> list[str]:

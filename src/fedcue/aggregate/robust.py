@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field, PositiveFloat
 
-from fedcue.aggregate.agreement import agreement, bounded, by_row, changed, krum, nearest
+from fedcue.aggregate.agreement import agreement, bounded, by_row, changed, krum, nearest, statistics
 from fedcue.aggregate.mean import Adding, PlainAdding, Sums, Weighting, sum_updates
 from fedcue.errors import ConfigError
 from fedcue.registry import Options
@@ -192,7 +192,7 @@ class RowWise(Robust):
         mixing = None
         if self.mix and changed(updates, reference):
             mixing = nearest(agreement(updates, reference), max(len(updates) - self.attackers, 1))
-        return by_row(updates, reference, table, self.trim(len(updates)), mixing)
+        return by_row(updates, reference, table, self.trim(len(updates)), self.attackers, mixing)
 
 
 class TrimmedMean(RowWise):
@@ -219,8 +219,8 @@ class Krum(Robust):
 
     This is Multi-Krum with agreement in place of distance, which clients with different classes
     do not show.
-    Before round 0 there are only centroids, which differ by what classes a client has: their
-    median over the holders is taken.
+    Agreement is about what is trained. Of class statistics, in every round and before round 0, the median
+    over the holders is taken: a client that trains as it should may still lie about them.
     """
 
     name: ClassVar[str] = "krum"
@@ -244,9 +244,11 @@ class Krum(Robust):
     def sums(
         self, updates: Sequence[Update], reference: Tensors, table: TensorTable, weighting: Weighting
     ) -> Sums:
-        """Return the sums of the chosen updates."""
-        if not changed(updates, reference):
-            return by_row(updates, reference, table, len(updates))
-        most = max(len(updates) - self.attackers, 1)
-        chosen = krum(agreement(updates, reference), self.attackers, min(self.keep or most, most))
-        return sum_updates([updates[index] for index in chosen], table, weighting)
+        """Return the sums of the chosen updates, and the middle of all class statistics."""
+        chosen = list(range(len(updates)))
+        if changed(updates, reference):
+            most = max(len(updates) - self.attackers, 1)
+            chosen = krum(agreement(updates, reference), self.attackers, min(self.keep or most, most))
+        sums = sum_updates([updates[index] for index in chosen], table, weighting)
+        sums.tensors |= statistics(updates, reference, len(updates), self.attackers)
+        return sums

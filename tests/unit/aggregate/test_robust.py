@@ -143,6 +143,48 @@ def test_centroids_have_no_reference_and_count_their_holders():
         torch.testing.assert_close(sums.total("centroids")[0, 0] / 3, torch.ones(3))
 
 
+def replies_with_liars(rare: int, liars: int, head: bool = False) -> list[Update]:
+    """Return statistics of eight honest clients and some liars who claim all four classes, each shifted by one.
+
+    Six honest clients hold classes 1 to 3; ``rare`` others hold class 0 and one more.
+    """
+    generator = torch.Generator().manual_seed(rare + liars)
+    truth = 3 * torch.nn.functional.normalize(torch.randn(1, 4, 6, generator=generator), dim=-1)
+    replies = []
+    for number in range(8 + liars):
+        holds = torch.ones(4, dtype=torch.bool)
+        if number < 8:
+            holds = torch.tensor([number >= 8 - rare, number < 6, number < 6, True])
+        own = truth.roll(1, 1) if number >= 8 else truth + 0.1 * torch.randn(1, 4, 6, generator=generator)
+        tensors = {"centroids": own * holds[:, None], "holds": holds}
+        if head:
+            tensors["head"] = START["head"] + 1 + 0.01 * torch.randn(4, 3, generator=generator)
+        replies.append(Update(number, 10, tensors))
+    return replies
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("liars", [1, 2])
+@pytest.mark.parametrize("head", [False, True])
+@pytest.mark.parametrize("rare", [1, 2])
+def test_liars_do_not_move_class_statistics_out_of_the_honest_range(rule, liars, head, rare):
+    """Not even of a class that only one honest client holds: who lies about others is not asked."""
+    replies = replies_with_liars(rare, liars, head)
+    sums = combined(rule, replies, START if head else {}, STATISTICS)
+    means = sums.total("centroids")[0] / sums.total("holds")[:, None]
+    for row in range(4):
+        good = torch.stack([r.tensors["centroids"][0, row] for r in replies[:8] if r.tensors["holds"][row]])
+        assert (means[row] >= good.amin(0) - 0.3).all(), row
+        assert (means[row] <= good.amax(0) + 0.3).all(), row
+
+
+def test_a_lone_liar_moves_a_class_that_nobody_else_holds_and_no_other():
+    replies = replies_with_liars(0, 1)
+    sums = combined(Median(), replies, {}, STATISTICS)
+    assert sums.total("holds").tolist() == [1, 7, 7, 9]
+    assert torch.equal(sums.total("centroids")[0, 0] == 0, torch.zeros(6, dtype=torch.bool))
+
+
 def test_krum_keeps_those_that_agree():
     changes = honest(7)
     changes[8] *= -1
