@@ -45,6 +45,7 @@ def load_folder(
 
     It may name what is registered. A class by import path must be one of ``trusted``, and no folder
     says which cluster is joined.
+    Nothing is made outside the folder: where it wants something kept on disk, there must be a folder.
     """
     path = folder / "config.toml"
     if not path.is_file():
@@ -54,7 +55,12 @@ def load_folder(
         raise ConfigError(f"{path} is built on another file (base), which no run writes. Remove that line.")
     if isinstance(settings.get("engine"), dict):  # who joins a cluster runs its code
         settings["engine"].pop("address", None)
-    return resolve(settings, overrides, str(settings.get("recipe", "custom")), trusted)
+    config = resolve(settings, overrides, str(settings.get("recipe", "custom")), trusted)
+    kept = {"cache.folder": config.cache.folder, "data.cache_folder": config.data.cache_folder}
+    for key, place in kept.items():
+        if place is not None and not place.expanduser().is_dir():
+            raise ConfigError(f"{path} asks for {key}={place}, which does not exist. Make that folder first.")
+    return config
 
 
 def resolve(

@@ -184,6 +184,7 @@ class CommonSettings(Options):
     workers: int = Field(
         default=0,
         ge=0,
+        le=1024,
         description="processes of one thread each; 0: one per core, or all that a Ray cluster has room for",
         json_schema_extra=MACHINE,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ WEIGHTS = "model.safetensors"
 FILES = ("config.json", WEIGHTS)
 EMBEDDED = "embedded"
 MAX_IMAGE_SIZE = 4096
+Shape = tuple[int, ...]
 _IGNORED = ("head.", "head_dist.", "fc_norm.", "mask_token")
 _HEADS = {"huge": 16, "giant_patch14_dinov2": 24, "giant_patch14_reg4_dinov2": 24, "giant": 16}
 
@@ -31,16 +34,24 @@ def load_backbone(name: str = EMBEDDED, image_size: int | None = None) -> Vision
     """Load the backbone ``name`` for square images of ``image_size`` pixels, frozen, in eval mode."""
     weights = locate(name)
     config = _read_config(weights)
-    tensors = _read_tensors(weights)
-    architecture = _architecture(weights, config, tensors, image_size)
-    prefix = 1 + architecture.registers if architecture.position_on_prefix else 0
-    with torch.device("meta"):  # shapes only: nothing is allocated before the tensors are known to fit
-        model = VisionTransformer(architecture)
-    positions = tensors["pos_embed"]
-    if positions.ndim == 3 and positions.shape[::2] == (1, architecture.width):
-        tensors["pos_embed"] = interpolate_positions(positions, architecture.patches, prefix)
-    _check_tensors(weights, tensors, model.state_dict())
-    model.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
+    with _opened(
+        weights
+    ) as file:  # shapes first: nothing is read or made room for before all is known to fit
+        names = [name for name in file.keys() if not name.startswith(_IGNORED)]  # noqa: SIM118
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+        architecture = _architecture(weights, config, shapes, image_size)
+        with torch.device("meta"):
+            model = VisionTransformer(architecture)
+        wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        prefix = 1 + architecture.registers if architecture.position_on_prefix else 0
+        _check_shapes(
+            weights, {**shapes, "pos_embed": _resampled(shapes["pos_embed"], wanted, prefix)}, wanted
+        )
+        tensors = {name: file.get_tensor(name).to(torch.float32, copy=True) for name in names}
+    tensors["pos_embed"] = interpolate_positions(tensors["pos_embed"], architecture.patches, prefix)
+    strange = [f"{name} holds values that are not finite" for name, t in tensors.items() if not _finite(t)]
+    _refuse(weights, strange)
+    model.load_state_dict(tensors, assign=True)
     return model.eval().requires_grad_(False)
 
 
@@ -110,11 +121,11 @@ def _read_config(weights: Path) -> dict[str, Any]:
     return config
 
 
-def _read_tensors(weights: Path) -> dict[str, Tensor]:
+@contextmanager
+def _opened(weights: Path) -> Iterator[Any]:
     try:
         with safe_open(weights, framework="pt") as file:
-            names = [name for name in file.keys() if not name.startswith(_IGNORED)]  # noqa: SIM118
-            return {name: file.get_tensor(name).float() for name in names}
+            yield file
     except (SafetensorError, OSError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         reason = str(error)[:300]
         raise BackboneError(
@@ -123,10 +134,9 @@ def _read_tensors(weights: Path) -> dict[str, Tensor]:
 
 
 def _architecture(
-    weights: Path, config: dict[str, Any], tensors: dict[str, Tensor], image_size: int | None
+    weights: Path, config: dict[str, Any], shapes: Mapping[str, Shape], image_size: int | None
 ) -> Architecture:
     pretrained = {**config, **config.get("pretrained_cfg", {})}
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     try:
         width, channels, patch, _ = shapes["patch_embed.proj.weight"]
         hidden = shapes["blocks.0.mlp.fc1.weight"][0]
@@ -205,19 +215,30 @@ def _channels(weights: Path, pretrained: dict[str, Any], key: str) -> tuple[floa
     return red, green, blue
 
 
-def _check_tensors(weights: Path, given: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+def _resampled(positions: Shape, wanted: Mapping[str, Shape], prefix: int) -> Shape:
+    """Return the shape of position embeddings once a square grid of another image size is resampled."""
+    grid = positions[1] - prefix
+    square = grid > 0 and math.isqrt(grid) ** 2 == grid
+    fits = len(positions) == 3 and positions[::2] == wanted["pos_embed"][::2]
+    return wanted["pos_embed"] if fits and square else positions
+
+
+def _check_shapes(weights: Path, given: Mapping[str, Shape], wanted: Mapping[str, Shape]) -> None:
     problems = [f"missing {name}" for name in sorted(wanted.keys() - given.keys())]
     problems += [f"unknown {name}" for name in sorted(given.keys() - wanted.keys())]
     problems += [
-        f"{name} has shape {tuple(given[name].shape)} instead of {tuple(wanted[name].shape)}"
+        f"{name} has shape {given[name]} instead of {wanted[name]}"
         for name in sorted(wanted.keys() & given.keys())
-        if given[name].shape != wanted[name].shape
+        if given[name] != wanted[name]
     ]
-    problems += [
-        f"{name} holds values that are not finite"
-        for name in sorted(wanted.keys() & given.keys())
-        if not torch.isfinite(given[name]).all()
-    ]
+    _refuse(weights, problems)
+
+
+def _finite(tensor: Tensor) -> bool:
+    return bool(torch.isfinite(tensor).all())
+
+
+def _refuse(weights: Path, problems: Sequence[str]) -> None:
     if problems:
         first = [problem[:200] for problem in problems[:5]]
         listed = "; ".join(first) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 WATCHED = ("config.toml", "metrics.jsonl", "summary.json", ".lock")
-LOCAL = ("127.0.0.1", "localhost")
 LOOK_EVERY = 1.0
 BEAT_EVERY = 15.0
 
@@ -61,28 +61,44 @@ def _signature(folder: Path) -> Iterator[tuple[str, int, int]]:
         yield name, status.st_size, status.st_mtime_ns
 
 
-def application(folder: Path, hosts: Sequence[str] = LOCAL) -> Starlette:
+def application(folder: Path, names: Collection[str] = ()) -> Starlette:
     """Return the web application: the page at ``/`` and its events at ``/events``.
 
-    It answers only to the given host names: no other site can read it through the browser.
+    It answers only to its own names and to addresses: no other site can read it through the browser.
     """
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
-    from starlette.middleware import Middleware
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
-    from starlette.responses import HTMLResponse, StreamingResponse
+    from starlette.responses import HTMLResponse, PlainTextResponse, StreamingResponse
     from starlette.routing import Route
 
     following = Following(folder)
 
     async def page(request: Request) -> Response:
+        if not is_meant(request.headers.get("host", ""), names):
+            return refusal()
         return HTMLResponse(await run_in_threadpool(following.page), headers={"Cache-Control": "no-store"})
 
     async def events(request: Request) -> Response:
+        if not is_meant(request.headers.get("host", ""), names):
+            return refusal()
         return StreamingResponse(changes(following, request), media_type="text/event-stream")
 
-    guard = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
-    return Starlette(routes=[Route("/", page), Route("/events", events)], middleware=[guard])
+    def refusal() -> Response:
+        return PlainTextResponse("This is no name of this machine. Use its address.\n", 400)
+
+    return Starlette(routes=[Route("/", page), Route("/events", events)])
+
+
+def is_meant(host: str, names: Collection[str]) -> bool:
+    """Tell whether a Host header names this machine: anybody can let a name of his own lead here.
+
+    An address cannot be made to lead elsewhere, so that any address will do.
+    """
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    try:
+        return bool(ip_address(name))
+    except ValueError:
+        return name.lower() in {"localhost", socket.gethostname().lower(), *map(str.lower, names)}
 
 
 async def changes(following: Following, request: Request) -> AsyncIterator[str]:
@@ -107,7 +123,7 @@ def serve(folder: Path, host: str, port: int, ready: Callable[[], None]) -> None
     try:
         import uvicorn
 
-        app = application(folder, LOCAL if host in LOCAL else ["*"])
+        app = application(folder, [host])
     except ImportError as error:
         raise ConfigError("fedcue watch needs its extra: pip install 'fedcue[watch]'.") from error
     with _listening(host, port) as listening:

@@ -18,6 +18,9 @@ from fedcue.errors import RunFolderError
 
 Array = NDArray[Any]
 
+MAX_BYTES = 2**28
+"""Bytes of a file of tensors at most: prompts, prototypes and what is known of some images are far fewer."""
+
 
 @dataclass(frozen=True)
 class Client:
@@ -91,6 +94,8 @@ def tensors(path: Path) -> dict[str, Array]:
     if not path.is_file():
         return {}
     try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES // 2**20} MiB")
         return dict(load_file(path))
     # numpy lacks some types, of which safetensors learns by an AttributeError
     except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:

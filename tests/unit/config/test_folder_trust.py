@@ -105,6 +105,19 @@ def test_no_other_key_of_a_folder_brings_a_class_in(tmp_path: Path, stranger: Pa
     assert not stranger.exists()
 
 
+@pytest.mark.parametrize("section", ["cache", "data"])
+def test_a_folder_has_nothing_made_outside_it(tmp_path: Path, section: str) -> None:
+    folder, outside = folder_with(tmp_path / "run", "method", "head"), tmp_path / "outside"
+    settings = dump(load("default", [*SMALL, "method=head"]))
+    settings[section] |= {"folder" if section == "cache" else "cache_folder": str(outside)}
+    (folder / "config.toml").write_text(tomli_w.dumps(settings))
+    with pytest.raises(ConfigError, match=f"{section}.*does not exist"):
+        load_folder(folder)
+    assert not outside.exists()
+    outside.mkdir()
+    load_folder(folder)
+
+
 def test_a_folder_that_is_built_on_another_file_is_refused(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "run", "method", "head")
     (folder / "config.toml").write_text('base = "/etc/hosts"\n')
