@@ -41,7 +41,7 @@ def test_a_package_imports_only_those_above_it(path: Path) -> None:
             assert ORDER.index(name.split(".")[1]) <= rank, f"{path.name} imports {name}"
 
 
-SHARED = {"__init__", "base", "client", "tensors", "statistics_head"}
+SHARED = {"__init__", "base", "client", "tensors", "statistics_head", "optional_prompts"}
 """Modules of ``methods`` that are no method: what methods share."""
 
 

@@ -100,7 +100,7 @@ def _name(part: Any) -> Any:
 
 
 PAPER_METHODS = ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "pfedpg", "ppt", "pep")
-"""The methods the PEP-FedPT paper compares: what ``--methods all`` means, beside installed ones."""
+"""The methods that the PEP-FedPT paper compares, in short ``--methods paper``."""
 
 METHODS = Registry(
     "method",
@@ -117,6 +117,10 @@ METHODS = Registry(
         "ncm": "fedcue.methods.ncm:NCM",
         "fed3r": "fedcue.methods.fed3r:Fed3R",
         "fedcof": "fedcue.methods.fedcof:FedCOF",
+        "fedrod": "fedcue.methods.fedrod:FedROD",
+        "lora": "fedcue.methods.lora:LoRA",
+        "local": "fedcue.methods.local:Local",
+        "central": "fedcue.methods.central:Central",
         "cue": "fedcue.methods.cue:Cue",
     },
 )

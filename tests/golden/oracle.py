@@ -706,6 +706,25 @@ def fedpr_violations(
 
 
 # ------------------------------------------------------------------------------------------------------------
+# LoRA
+# ------------------------------------------------------------------------------------------------------------
+
+
+def lora_merged(weights: Weights, a: Array, b: Array, blocks: Sequence[int], scale: float) -> State:
+    """The weights with ``scale * B A`` added to some blocks' query and value projections.
+
+    ``a [blocks, 2, r, d]``, ``b [blocks, 2, d, r]``; 0 is the query's, 1 the value's.
+    """
+    merged = {name: np.array(value) for name, value in weights.items()}
+    for place, block in enumerate(blocks):
+        query, key, value = np.split(merged[f"blocks.{block}.attn.qkv.weight"], 3)
+        query = query + scale * b[place, 0] @ a[place, 0]
+        value = value + scale * b[place, 1] @ a[place, 1]
+        merged[f"blocks.{block}.attn.qkv.weight"] = np.concatenate([query, key, value])
+    return merged
+
+
+# ------------------------------------------------------------------------------------------------------------
 # pFedPG (K: prompts)
 # ------------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,8 @@ class Task:
 
     weights: Mapping[str, Array]
     heads: int
-    train: Sequence[Array]
-    train_labels: Sequence[NDArray[np.int64]]
+    train: Sequence[Array] | Mapping[int, Array]
+    train_labels: Sequence[NDArray[np.int64]] | Mapping[int, NDArray[np.int64]]
     test: Sequence[Array]
     test_labels: Sequence[NDArray[np.int64]]
     heldout: Sequence[int]
@@ -63,10 +63,7 @@ class Rates:
         mask: Mapping[str, Array] | None,
     ) -> tuple[State, State]:
         """Do one step of SGD in a round (counted from 0)."""
-        rates = {
-            name: (self.head if name in ("head", "head_bias") else self.prompts) * self.decay**round_
-            for name in state
-        }
+        rates = {name: (self.head if "head" in name else self.prompts) * self.decay**round_ for name in state}
         return oracle.sgd_step(
             state, slopes, buffers, rates, self.momentum, self.weight_decay, self.clip_norm, mask
         )
@@ -86,6 +83,7 @@ class Method:
     by_size: bool = False
     exact: bool = False
     """Whether replies travel in float64."""
+    travels: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
 
     # At a client
@@ -226,6 +224,87 @@ class Deep(Method):
 
     def features(self, tensors: State, pixels: Array, priors: Array) -> Array:
         return self.forward(oracle.vpt_forward, pixels, tensors["deep_prompts"], tensors["head"])["cls"]
+
+
+class Plain(Method):
+    """Prompts at block 0 and a head: each client's own (local), or trained on everybody's images (central).
+
+    Of central, ``options["pools"]`` has the images and labels of every round.
+    """
+
+    def features(self, tensors: State, pixels: Array, priors: Array) -> Array:
+        return self.forward(oracle.vpt_forward, pixels, tensors["prompts"], tensors["head"])["cls"]
+
+    def visit(
+        self, sent: State, memory: State, client: int, batches: Iterator[Rows], round_: int
+    ) -> tuple[State, State]:
+        if "pools" not in self.options:
+            return super().visit(sent, memory, client, batches, round_)
+        images, labels = self.options["pools"][round_]
+        everybody = replace(self.task, train={client: images}, train_labels={client: labels})
+        return replace(self, task=everybody).fit(sent, sent, client, next(batches), round_), {}
+
+    def for_test(
+        self, sent: State, memory: State, client: int, batches: Iterator[Rows], round_: int, last: bool
+    ) -> State:
+        tensors = super().for_test(sent, memory, client, batches, round_, last)
+        late = last and not self.sent and not memory
+        return self.fit(tensors, tensors, client, next(batches), round_) if late else tensors
+
+
+class FedROD(Plain):
+    """FedROD: balanced softmax for prompts and shared head, cross-entropy for the personal one."""
+
+    def logits(self, tensors: State, pixels: Array, client: int) -> Array:
+        features = self.features(tensors, pixels, self.task.priors(client))
+        return features @ (tensors["head"] + tensors["personal_head"]).T
+
+    def balanced(self, tensors: State, pixels: Array, client: int) -> Array:
+        """Return the shared head's logits of the classes that the client has; the others are far below."""
+        counts = np.bincount(self.task.train_labels[client], minlength=self.task.classes)
+        shift = np.array([math.log(count) if count else -1e9 for count in counts])
+        return self.features(tensors, pixels, counts) @ tensors["head"].T + shift
+
+    def visit(
+        self, sent: State, memory: State, client: int, batches: Iterator[Rows], round_: int
+    ) -> tuple[State, State]:
+        start = {**{name: self.first[name] for name in self.kept}, **sent, **memory}
+        state: State = {name: np.array(value, dtype=np.float64) for name, value in start.items()}
+        buffers: State | None = None
+        for rows in next(batches):
+            images, labels = self.task.train[client][rows], self.task.train_labels[client][rows]
+
+            def shared(prompts: Array, state: State = state, images=images, labels=labels) -> float:
+                logits = self.balanced({**state, "prompts": prompts}, images, client)
+                return oracle.cross_entropy(logits, labels)
+
+            slopes = {"prompts": oracle.numerical_gradient(shared, state["prompts"])}
+            features, right = self.features(state, images, labels), np.eye(self.task.classes)[labels]
+            for name, logits in (("head", self.balanced), ("personal_head", self.logits)):
+                error = oracle.softmax(logits(state, images, client)) - right
+                slopes[name] = error.T @ features / len(labels)
+            state, buffers = self.rates.step(state, slopes, buffers, round_, None)
+        return {name: state[name] for name in self.sent}, {name: state[name] for name in self.kept}
+
+
+class LoRA(Method):
+    """FFA-LoRA: B is trained and averaged, A is what was drawn; the change is merged into the weights."""
+
+    def start(self, replies: Mapping[int, State]) -> State:
+        return {**super().start(replies), "lora_a": self.first["lora_a"]}
+
+    def features(self, tensors: State, pixels: Array, priors: Array) -> Array:
+        a, b, scale = self.first["lora_a"], tensors["lora_b"], self.options["alpha"] / self.options["rank"]
+        weights = oracle.lora_merged(self.task.weights, a, b, self.options["layers"], scale)
+        return oracle.final_norm(weights, bare_tokens(weights, self.task.heads, pixels))[:, 0]
+
+
+def bare_tokens(weights: Mapping[str, Array], heads: int, pixels: Array) -> Array:
+    """Return the tokens after the last block, without prompts and before the final norm."""
+    x = oracle.embed(weights, pixels)
+    for block in range(oracle.depth(weights)):
+        x = oracle.run_block(weights, block, heads, x)
+    return x
 
 
 class PEP(Method):
@@ -578,10 +657,11 @@ def run(
         updates, down = {}, 0
         for client in clients:
             sent = method.download(state, client)
-            down += count_floats(sent)
+            down += count_floats(sent) if method.travels else 0
             updates[client], kept = method.visit(sent, memories.get(client, {}), client, batches, round_)
             memories |= {client: kept} if kept else {}
-        floats.append({"up": sum(map(count_floats, updates.values())), "down": down})
+        up = sum(map(count_floats, updates.values())) if method.travels else 0
+        floats.append({"up": up, "down": down})
         state = method.aggregate(state, updates, round_)
         if round_ + 1 in tested_after:
             tests.append(test(method, state, memories, batches, round_ + 1, round_ + 1 == len(drawn)))

@@ -21,10 +21,11 @@ from oracle import fedpr_dropped
 from support.tiny_federation import CLASSES, HELD_OUT, TinyFederation, TinyRun, random_vit
 
 from fedcue.clients.host import Host
+from fedcue.data.pool import Pool
 from fedcue.methods.pfedpg import PFedPG
 from fedcue.model.vit import Architecture
 from fedcue.registry import METHODS
-from fedcue.rng import torch_rng
+from fedcue.rng import rng, torch_rng
 from fedcue.train.settings import Training
 from fedcue.train.sgd import fit
 from fedcue.types import TensorTable
@@ -113,6 +114,18 @@ CASES = {
         {"sent": ("head",), "options": {"gamma": 0.2, "prior": False, "whiten": False}},
         rounds=0,
     ),
+    "fedrod": Case(
+        {"prompts": 1}, run_oracle.FedROD, {"sent": ("head", "prompts"), "kept": ("personal_head",)}
+    ),
+    "lora": Case(
+        {"rank": 1, "alpha": 3.0, "layers": (0, 2)},
+        run_oracle.LoRA,
+        {"sent": ("head", "lora_b"), "options": {"rank": 1, "alpha": 3.0, "layers": (0, 2)}},
+    ),
+    "local": Case({}, run_oracle.Plain, {"sent": (), "kept": ("head", "prompts"), "serves_heldout": False}),
+    "central": Case(
+        {}, run_oracle.Plain, {"sent": ("head", "prompts"), "travels": False, "options": "central"}
+    ),
     "cue": Case(
         {"scale": 2.0},
         run_oracle.ClassMeans,
@@ -173,7 +186,7 @@ def golden(name: str) -> tuple[TinyRun, run_oracle.Outcome]:
         model,
         TRAINING,
         seed=SEED,
-        settings=["clients_per_round=2", "evaluation.every=2"],
+        settings=["clients_per_round=2", "evaluation.every=2", f"pooled={str(name == 'central').lower()}"],
         labels=TRAIN,
         test_labels=TEST,
         host_kind=recording(orders),
@@ -216,6 +229,11 @@ def theirs(tiny: TinyFederation, case: Case) -> run_oracle.Method:
         like = torch.zeros(0, 1, 8)
         own = {c: PFedPG().first_descriptor(like, SEED, c)[0, 0].double().numpy() for c in range(3)}
         options = {"descriptors": own, "server_lr": 1e-3, "server_weight_decay": 1e-6}
+    if options == "central":
+        drawn_from = [
+            Pool.of(tiny.host.clients).drawn(2, rng(SEED, "pool", number)) for number in range(ROUNDS)
+        ]
+        options = {"pools": [(pixels[own.train], own.train_labels) for own in drawn_from]}
     return case.oracle(task, RATES, drawn, **{**case.theirs, "options": options})
 
 
@@ -306,9 +324,11 @@ def test_floats_are_the_oracles(name):
 @EVERY
 def test_the_same_distinct_clients_are_drawn_whatever_the_method(name):
     drawn = [record["clients"] for record in golden(name)[0].result.rounds]
-    assert drawn == (
-        [record["clients"] for record in golden("head")[0].result.rounds] if CASES[name].rounds else []
-    )
+    heads = [record["clients"] for record in golden("head")[0].result.rounds]
+    if name == "central":  # one visit a round, in the name of the first
+        assert drawn == [clients[:1] for clients in heads]
+        return
+    assert drawn == (heads if CASES[name].rounds else [])
     assert all(len(set(clients)) == 2 and HELD_OUT not in clients for clients in drawn)
     periods = [{*drawn[0], *drawn[1]}, {*drawn[2], *drawn[3]}] if drawn else [{1}]
     assert any(0 not in clients for clients in periods), "class 0 must be missing in a period"

@@ -27,7 +27,7 @@ from test_run import without_times
 import fedcue
 from fedcue.clients.federation import load_federation
 from fedcue.clients.host import Host
-from fedcue.errors import ClientError, FedcueError, RunFolderError
+from fedcue.errors import ClientError, ConfigError, FedcueError, RunFolderError
 from fedcue.flower.client_app import app
 from fedcue.flower.memory import MemoryStore
 from fedcue.flower.messages import TRAIN, Outcome, write_outcomes
@@ -53,7 +53,12 @@ def deployment(out: Path, *settings: str, **more: object) -> Deployment:
     )
 
 
-@pytest.mark.parametrize("method", METHODS.builtin)
+def test_what_needs_all_images_in_one_place_is_not_deployed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a deployment leaves them where they are"):
+        serve(MemoryGrid({}), deployment(tmp_path / "deployed", "method=central"), Silent())
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS.builtin if name != "central"])
 def test_every_method_ends_as_in_the_simulator_bit_for_bit(method: str, tmp_path: Path) -> None:
     expected = fedcue.run(
         fedcue.configure("default", [*SETTINGS, f"method={method}"]), tmp_path / "simulated"

@@ -23,7 +23,9 @@ from fedcue.record.folder import RunFolder, read_metrics
 from fedcue.registry import METHODS
 from fedcue.rounds.executor import Executor
 
-KILLS = {name: 20 if name == "pep" else 3 for name in METHODS.builtin}
+ONCE = ("fedrod", "lora", "local", "central")
+"""Methods that have nothing of their own to resume: memories are P-PT's, tensors FedVPT's."""
+KILLS = {name: 20 if name == "pep" else 1 if name in ONCE else 3 for name in METHODS.builtin}
 
 
 @pytest.mark.parametrize("method", KILLS)

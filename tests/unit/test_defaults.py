@@ -16,6 +16,7 @@ from fedcue.train.settings import Training
 DETAILS = "PEP-FedPT, appendix, HyperParameter Details"
 TABLE = f"{DETAILS}, table of dataset-specific settings"
 FEDDYN = "FedDyn's public example, which PEP-FedPT cites for clipping"
+FFA_LORA = "FFA-LoRA (ICLR 2024): rank 8, alpha 16, query and value"
 VPT = "VPT's public code: uniform within the bound of Xavier for the patch embedding"
 SGPT = "SGPT (CVPR 2024), its public code and scripts"
 FEDPR = "FedPR (CVPR 2023), its public code"
@@ -127,6 +128,24 @@ METHODS_TABLE = {
         "head_bias": (False, f"{FEDCOF}: no bias"),
         "shrinkage": (1.0, f"{FEDCOF}: gamma for ViT-B/16"),
     },
+    "fedrod": {
+        "prompts": (0, f"{OURS}: docs/decisions/0019"),
+        "prompt_init": ("vpt", VPT),
+    },
+    "lora": {
+        "rank": (8, FFA_LORA),
+        "alpha": (16.0, FFA_LORA),
+        "train_a": (False, f"{FFA_LORA}: A is drawn and frozen"),
+        "layers": (None, f"{FFA_LORA}: every block"),
+    },
+    "local": {
+        "prompts": (1, f"{OURS}: what FedVPT trains, docs/decisions/0019"),
+        "prompt_init": ("vpt", VPT),
+    },
+    "central": {
+        "prompts": (1, f"{OURS}: what FedVPT trains, docs/decisions/0019"),
+        "prompt_init": ("vpt", VPT),
+    },
     "cue": {
         "head_bias": (True, f"{OURS}: docs/cue.md"),
         "logit_prior": ("test", f"{OURS}: docs/cue.md"),
@@ -226,7 +245,8 @@ def test_training_that_nothing_is_said_of_is_the_papers(key):
     assert value == wanted, f"training.{key}={value} by default, but {wanted} is from: {place}"
 
 
-def test_the_only_setting_that_a_method_fixes_is_that_without_training_there_are_no_rounds():
+def test_the_only_settings_that_methods_fix_are_no_rounds_without_training_and_that_central_pools():
     assert {name: METHODS.get(name).fixed for name in METHODS.builtin if METHODS.get(name).fixed} == {
-        name: {"rounds": 0} for name in ("ncm", "fed3r", "fedcof")
+        **{name: {"rounds": 0} for name in ("ncm", "fed3r", "fedcof")},
+        "central": {"pooled": True},
     }

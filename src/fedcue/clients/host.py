@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
@@ -21,11 +21,12 @@ from fedcue.config.settings import RunConfig
 from fedcue.data.augment import flip_and_crop
 from fedcue.data.clients import ClientData
 from fedcue.data.dataset import Indices
+from fedcue.data.pool import Pool
 from fedcue.errors import ClientError, DataError, Interrupted
 from fedcue.methods.client import Client, Fit
 from fedcue.model.prompted import PromptedViT
 from fedcue.privacy.guard import Guard, Protection
-from fedcue.rng import torch_rng
+from fedcue.rng import rng, torch_rng
 from fedcue.train.batches import FrozenValues, Samples
 from fedcue.train.sgd import fit
 from fedcue.types import ClientMemory, Download, Sizes, Tensors, Update, moved
@@ -95,7 +96,10 @@ class Host:
         client, round_ = download.client, download.round
         generator = torch_rng(self.config.seed, "client", client, round_)
         guard = self.protection.guard(client, round_)
-        at_work = self._at_work(client, generator, guard, self._deadline(), round_, memory)
+        own = self.client(client)
+        if self.config.pooled:
+            own = self._pool.drawn(self.config.clients_per_round, rng(self.config.seed, "pool", round_))
+        at_work = self._at_work(client, generator, guard, self._deadline(), round_, memory, own)
         update = self.method.update(at_work, moved(download.tensors, self.device))
         kept = ClientMemory(moved(update.kept, "cpu"))
         update = replace(update, tensors=moved(update.tensors, "cpu"), kept={})
@@ -174,10 +178,11 @@ class Host:
         deadline: float | None = None,
         finished_rounds: int = 0,
         memory: ClientMemory | None = None,
+        own: ClientData | None = None,
     ) -> Client:
-        """Return the client as its method sees it during a visit."""
-        own, config = self.client(client), self.config
-        priors = self.log_priors(client).to(self.device)
+        """Return the client as its method sees it during a visit, with its own images or those given."""
+        own, config = own or self.client(client), self.config
+        priors = self._smoothed(own.class_priors).to(self.device)
         augment = flip_and_crop if config.data.augment == "flip+crop" else None
         samples = Samples(
             self.frozen.view(own.train, augment),
@@ -218,9 +223,15 @@ class Host:
 
     def log_priors(self, client: int) -> Tensor:
         """Return the log of the client's class priors, smoothed as the method asks."""
-        priors = torch.from_numpy(self.client(client).class_priors)
-        share = self.method.prior_smoothing
+        return self._smoothed(self.client(client).class_priors)
+
+    def _smoothed(self, class_priors: NDArray[np.float64]) -> Tensor:
+        share, priors = self.method.prior_smoothing, torch.from_numpy(class_priors)
         return ((1 - share) * priors + share / len(priors)).log().float()
+
+    @cached_property
+    def _pool(self) -> Pool:
+        return Pool.of(self.clients)
 
     def _test_samples(self, clients: Sequence[int]) -> Samples:
         """Return the test images of some clients, each with its own client's priors."""

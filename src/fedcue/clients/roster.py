@@ -15,7 +15,7 @@ from fedcue.model.vit import Architecture
 from fedcue.privacy.budget import Budget
 from fedcue.privacy.guard import Protection, Stream, check_protection, simulated_stream
 from fedcue.rng import rng
-from fedcue.types import Sizes
+from fedcue.types import Sizes, TensorTable
 
 
 class Roster:
@@ -60,6 +60,7 @@ class Roster:
         self.schedule = ClientSchedule(
             self.training_clients, config.clients_per_round, config.rounds, config.warm_start, config.seed
         )
+        check_pooled(config, self.table)
         self._check_sampling()
         check_protection(
             self.method.name, self.table, self.method.weighting, config.aggregate, config.privacy
@@ -84,7 +85,14 @@ class Roster:
     def needed_updates(self) -> int:
         """How many updates a round needs: those asked for, and those without which no rule can hold."""
         config = self.config
+        if config.pooled:
+            return 1
         return max(config.min_updates, config.aggregate.needed(config.clients_per_round))
+
+    def visited(self, finished_rounds: int, attempt: int = 0) -> list[int]:
+        """Return the clients visited in a round: those drawn, or one in whose name pooled images train."""
+        drawn = self.schedule.drawn(finished_rounds, attempt)
+        return drawn[:1] if self.config.pooled else drawn
 
     @cached_property
     def listed(self) -> NDArray[np.int64]:
@@ -118,3 +126,20 @@ class Roster:
                 f"warm_start={config.warm_start} is too few for aggregate={config.aggregate.name}, which "
                 f"needs {least} answers. Give warm_start={least} or more, or warm_start=all."
             )
+
+
+def check_pooled(config: RunConfig, table: TensorTable) -> None:
+    """Refuse what has no meaning where one model is trained in one place."""
+    if not config.pooled:
+        return
+    given = {
+        f"privacy={config.privacy.name}": config.privacy.name != "none",
+        f"aggregate={config.aggregate.described}": config.aggregate.sums_only or not config.aggregate.plain,
+        f"method={config.method.name}": bool(table.kept or table.replied or table.needs_each),
+    }
+    if any(given.values()):
+        raise ConfigError(
+            f"pooled=true (method=central) trains one model on everybody's images, so that "
+            f"{', '.join(text for text, wrong in given.items() if wrong)} has no meaning. Give privacy=none, "
+            "aggregate=mean and a method whose clients only train what they are sent."
+        )

@@ -171,6 +171,10 @@ class CommonSettings(Options):
     heldout: float | int | tuple[int, ...] = Field(
         default=0, description="clients that never train: a share, a number or a list of ids"
     )
+    pooled: bool = Field(
+        default=False,
+        description="train one model on all training clients' images together: a bound, not a federation",
+    )
     warm_start: Literal["all"] | PositiveInt = Field("all", description="clients asked before round 0")
     snapshots: tuple[int, ...] = Field(
         default=(), description="rounds whose prompts are kept", json_schema_extra=VIEW

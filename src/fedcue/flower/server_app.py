@@ -148,6 +148,11 @@ def check(config: RunConfig) -> None:
             "aggregate=secure needs checkpoint.every=1: no client takes part in two sums of one round, "
             "so that no round before the last can be done again."
         )
+    if config.pooled:
+        raise ConfigError(
+            "pooled=true (method=central) needs all images in one place, and a deployment leaves them where "
+            "they are. Use fedcue run, or another method."
+        )
     if config.privacy.secret_sample:
         raise ConfigError(
             "privacy.sample=secret is for simulations: in a deployment who takes part follows from the seed, "

@@ -59,16 +59,15 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def read_methods(text: str | None, default: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the methods of ``--methods all,a,b``; without it those of the recipe, or all.
+    """Return the methods of ``--methods paper,a,b``; without it those of the recipe, or the paper's.
 
-    All are the paper's and those installed by other packages; our own are named beside it: ``all,ncm``.
-    With ``none`` only variants are run.
+    ``all`` are all that there are, those of other packages included. With ``none`` only variants are run.
     """
     if text == "none":
         return ()
     given = list(default) if text is None else [name.strip() for name in text.split(",") if name.strip()]
-    all_ = (*PAPER_METHODS, *(name for name in METHODS.names() if name not in METHODS.builtin))
-    names = [name for one in given or ["all"] for name in (all_ if one == "all" else (one,))]
+    several = {"paper": PAPER_METHODS, "all": tuple(METHODS.names())}
+    names = [name for one in given or ["paper"] for name in several.get(one, (one,))]
     for name in names:
         METHODS.get(name)
     return tuple(dict.fromkeys(names))

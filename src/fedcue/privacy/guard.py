@@ -109,6 +109,11 @@ def check_protection(
 ) -> None:
     """Raise a ``ConfigError`` where method, rule and privacy do not go together."""
     privacy.check(method, table)
+    if not table.uploads and (aggregation.sums_only or not aggregation.plain):
+        raise ConfigError(
+            f"aggregate={aggregation.described} has nothing to add up: {method} sends nothing. "
+            "Give aggregate=mean."
+        )
     if aggregation.sums_only and table.needs_each:
         single = [spec.name for spec in table.uploads if spec.kind == "own"]
         raise ConfigError(

@@ -174,6 +174,10 @@ class DifferentialPrivacy(Privacy):
     def check(self, method: str, table: TensorTable) -> None:
         """Refuse tensors of unknown sensitivity, and samples that cannot be kept secret."""
         kinds = table.kinds
+        if not table.uploads:
+            raise ConfigError(
+                f"privacy=dp has nothing to protect: nothing leaves a client of {method}. Give privacy=none."
+            )
         open_ones = [spec.name for spec in table.uploads if spec.kind in (None, "moments")]
         if open_ones:
             raise ConfigError(

@@ -121,7 +121,7 @@ class Run:
         failures = self._failures_before(state)
         failed: list[Failure] = []
         for attempt in range(ATTEMPTS):
-            clients = self.roster.schedule.drawn(state.round, attempt)
+            clients = self.roster.visited(state.round, attempt)
             self._spend(clients, state.round, failed)
             self.wire.traffic, losses, memories, failed = Traffic(), [], {}, []
             adding = self.roster.protection.adding(

@@ -105,7 +105,8 @@ class Wire:
         sent = {name: tensor for name, tensor in download.tensors.items() if name not in kept}
         self.received[download.client] = download.round
         message = self._encode(sent, download.client)
-        self.traffic.down(message)
+        if not self.config.pooled:  # there is one place, and nothing travels
+            self.traffic.down(message)
         return replace(download, tensors={**kept, **self._decode(message, sent, {})})
 
     def upload(self, update: Update, state: Tensors) -> Update:
@@ -114,7 +115,8 @@ class Wire:
         Absent rows are as in the server's state, or zero where it has none.
         """
         message = self._encode(update.tensors, update.client)
-        self.traffic.up(message)
+        if not self.config.pooled:
+            self.traffic.up(message)
         return replace(update, tensors=self._decode(message, update.tensors, state))
 
     def note_changes(self, before: Tensors, after: Tensors, finished_rounds: int) -> None:

@@ -20,7 +20,8 @@ StepFilter = Callable[[str, Tensor], Tensor]
 Moments = dict[str, Tensor]
 """An optimiser's memory of the tensor ``name``: ``name_mean``, ``name_square`` and ``name_steps``."""
 
-HEAD = ("head", "head_bias")
+HEAD = ("head", "head_bias", "personal_head", "personal_head_bias")
+"""What has the rate of the head."""
 
 
 def rate(training: Training, name: str, finished_rounds: int) -> float:

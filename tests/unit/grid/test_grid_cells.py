@@ -13,11 +13,15 @@ from fedcue.errors import ConfigError, RunFolderError
 from fedcue.grid import options
 from fedcue.grid.cells import Grid
 from fedcue.grid.compare import asked_for, check_earlier_table
+from fedcue.registry import METHODS, PAPER_METHODS
 
 
 def test_methods_and_seeds_are_read_once_each() -> None:
     assert options.read_methods("pep, fedvpt,pep") == ("pep", "fedvpt")
-    assert len(options.read_methods("all")) >= 8
+    assert options.read_methods("all") == tuple(METHODS.names())
+    assert {"fedrod", "lora", "local", "central", "ncm", "cue"} < set(options.read_methods("all"))
+    assert options.read_methods(None) == options.read_methods("paper") == PAPER_METHODS
+    assert options.read_methods("paper,cue") == (*PAPER_METHODS, "cue")
     assert options.read_methods(None, ["head"]) == ("head",)
     assert options.read_seeds("2,0,2", ()) == (2, 0)
     assert options.read_seeds(None, (1, 2)) == (1, 2)

@@ -41,6 +41,9 @@ VARIANTS = [
     ("pfedpg", (("descriptor_vectors", "prompts"), ("head_bias", True))),
     ("sgpt", (("groups", 7), ("prompts", 2), ("group_blocks", 2))),
     ("fedvpt_deep", (("blocks", 3), ("prompts", 2))),
+    ("fedrod", (("prompts", 2), ("head_bias", True))),
+    ("lora", (("train_a", True), ("rank", 2))),
+    ("local", (("prompts", 0), ("head_bias", True))),
 ]
 EVERY = pytest.mark.parametrize(
     ("name", "options"), VARIANTS, ids=[f"{name}-{len(options)}" for name, options in VARIANTS]
@@ -321,6 +324,11 @@ def counted(name: str, **options: object) -> tuple[int, int]:
         ("ncm", {}, 76_900),
         ("fed3r", {}, 76_900),
         ("fedcof", {}, 76_800),
+        ("fedrod", {}, 76_800),
+        ("fedrod", {"prompts": 1}, 77_568),
+        ("lora", {}, 76_800 + 147_456),
+        ("lora", {"train_a": True}, 76_800 + 2 * 147_456),
+        ("local", {}, 0),
         ("cue", {}, 86_116),
         ("cue", {"head_bias": False, "blocks": 1}, 77_568),
     ],

@@ -35,7 +35,7 @@ def test_the_defaults_add_nothing():
     assert (dump(config)["aggregate"], dump(config)["privacy"]) == ({"name": "mean"}, {"name": "none"})
 
 
-@pytest.mark.parametrize("method", ["head", "fedvpt", "fedvpt_deep", "fedpr", "ppt", "pep"])
+@pytest.mark.parametrize("method", ["head", "fedvpt", "fedvpt_deep", "fedpr", "ppt", "pep", "fedrod", "lora"])
 @pytest.mark.parametrize(
     "settings",
     [["aggregate=median"], ["aggregate=krum"], ["aggregate=trimmed_mean"], ["aggregate.norm_bound=median"],
@@ -53,6 +53,11 @@ def test_methods_that_average_can_be_protected(method, settings):
         (["method=pfedpg", "aggregate=krum"], "there is no rule for its prompt_change"),
         (["method=pfedpg", "aggregate.norm_bound=1.0"], "norm_bound=1.0 cannot protect pfedpg"),
         (["method=pfedpg", "privacy=dp"], "Give privacy.where=local"),
+        (["method=local", "privacy=dp"], "nothing leaves a client of local"),
+        (["method=local", "aggregate=median"], "local sends nothing"),
+        (["method=local", "aggregate=secure"], "local sends nothing"),
+        (["method=central", "aggregate=secure"], "aggregate=secure has no meaning"),
+        (["method=central", "privacy=dp"], "privacy=dp has no meaning"),
         (["method=fedvpt", "privacy=paper"], "fedvpt sends none"),
         (["privacy=dp", "aggregate=median"], "aggregate=mean without norm_bound"),
         (["aggregate=median", "warm_start=2"], "Give warm_start=5 or more"),
