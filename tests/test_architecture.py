@@ -13,7 +13,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "fedcue"
 ORDER = [
     "errors", "rng", "registry", "types", "machine", "data", "model", "train", "secure", "aggregate", "privacy",
-    "methods", "config", "clients", "evaluate", "record", "rounds", "after", "plan", "grid", "report", "flower", "cli",
+    "methods", "config", "clients", "evaluate", "record", "rounds", "after", "plan", "grid", "report", "export",
+    "flower", "cli",
 ]  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -7,27 +7,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from fedcue.after.hub import found
 from fedcue.after.images import Picture, read_images
+from fedcue.after.one_pass import OnePass
 from fedcue.errors import ConfigError, FedcueError, RunFolderError, unknown
 from fedcue.machine import network
 from fedcue.methods.base import Method
 from fedcue.methods.client import Client
 from fedcue.model.backbone import load_backbone
-from fedcue.model.frozen_cache import FrozenCache
-from fedcue.model.prompted import PromptedViT
+from fedcue.model.prompted import Precision, PromptedViT
 from fedcue.record.files import read_json
 from fedcue.registry import METHODS
 from fedcue.rng import torch_rng
 from fedcue.train.batches import Samples
 from fedcue.train.settings import Training
-from fedcue.types import ClientMemory, ServerState, Sizes
+from fedcue.types import ClientMemory, ServerState, Sizes, Tensors
 
 FORMAT = "fedcue-model-1"
+BESIDE = "./backbone"
+"""The name of a backbone that lies beside the model, as in a repository of the hub."""
 
 
 @dataclass(frozen=True)
@@ -63,34 +65,43 @@ class Model:
         images: Picture | Sequence[Picture],
         priors: Sequence[float] | None = None,
         client: int | None = None,
+        *,
+        details: bool = True,
     ) -> Predictions:
         """Classify images for a client of the run, or under given priors.
 
         Images are PIL images, paths, or ``uint8`` arrays and tensors of any size, one or several; they are
-        resized as in training. Without client and priors, every class counts as equally likely.
+        resized as in training. Without client and priors, every class counts as equally likely. Without
+        ``details``, which may cost a pass of their own, only probabilities are computed.
         """
         pixels = read_images(images, self.model.architecture.image_size)
-        log_priors = self._priors(priors, client).log()
-        everything = np.arange(len(pixels))
-        cache = FrozenCache(
-            self.model,
-            lambda indices: pixels[torch.from_numpy(indices)],
-            [everything],
-            self.method.first_block(self.sizes),
-            self.method.bare_blocks(self.sizes),
-            limit_bytes=0,
-        )
-        samples = Samples(cache.view(everything), torch.zeros(len(pixels), dtype=torch.int64), log_priors)
+        log_priors = self.log_priors(priors, client)
+        samples = Samples(self.one_pass(pixels), torch.zeros(len(pixels), dtype=torch.int64), log_priors)
+        tensors = self.tensors(log_priors, client)
+        logits, seen = [], []
+        for batch in samples.batches(100):
+            logits.append(self.method.predict(tensors, batch))
+            seen.append(self.method.inspect(tensors, batch) if details else {})
+        shown = {name: torch.cat([part[name] for part in seen]) for name in seen[0]}
+        return Predictions(self.classes, torch.cat(logits).softmax(1), shown)
+
+    def one_pass(self, pixels: Tensor) -> OnePass:
+        """Return what the method asks of the frozen backbone for images ``[n, 3, S, S]``."""
+        first, bare = self.method.first_block(self.sizes), self.method.bare_blocks(self.sizes)
+        return OnePass(self.model, pixels, first, bare)
+
+    def tensors(self, log_priors: Tensor, client: int | None) -> Tensors:
+        """Return the tensors with which a client predicts, or one that nobody knows."""
         memory = self.memories.get(-1 if client is None else client, ClientMemory())
         if not (self.method.supports_heldout or memory.tensors):
-            trained = ", ".join(map(str, sorted(self.memories)[:20]))
             raise ConfigError(
                 f"{self.method.name} serves only clients that have trained, each with a head of its own. "
-                + (f"Give one of these clients: {trained}." if trained else "Here none has: train longer.")
+                + self.trained_clients()
             )
+        no_images = torch.zeros(0, 3, 0, 0, dtype=torch.uint8)
         at_work = Client(
             client or 0,
-            samples,
+            Samples(self.one_pass(no_images), torch.zeros(0, dtype=torch.int64), log_priors),
             log_priors,
             self.method.table(self.sizes),
             self.sizes,
@@ -101,14 +112,15 @@ class Model:
             memory.tensors,
         )
         sent = self.method.download(self.state, client or 0, self.sizes, self.seed)
-        tensors = self.method.personal(at_work, sent)
-        batches = list(samples.batches(100))
-        logits = [self.method.predict(tensors, batch) for batch in batches]
-        seen = [self.method.inspect(tensors, batch) for batch in batches]
-        details = {name: torch.cat([part[name] for part in seen]) for name in (seen[0] if seen else {})}
-        return Predictions(self.classes, torch.cat(logits).softmax(1), details)
+        return self.method.personal(at_work, sent)
 
-    def _priors(self, priors: Sequence[float] | None, client: int | None) -> Tensor:
+    def trained_clients(self) -> str:
+        """Say which clients have something of their own."""
+        trained = ", ".join(map(str, sorted(self.memories)[:20]))
+        return f"Give one of these clients: {trained}." if trained else "Here none has: train longer."
+
+    def log_priors(self, priors: Sequence[float] | None, client: int | None) -> Tensor:
+        """Return the log of given priors, of a client's or of even ones, smoothed as the method asks."""
         if client is not None:
             if client not in self.clients:
                 raise ConfigError(unknown("client", str(client), map(str, self.clients)))
@@ -130,18 +142,32 @@ class Model:
                 f"Priors must be {len(self.classes)} numbers, none negative, not all zero "
                 f"(one per class: {', '.join(self.classes[:5])}, ...)."
             )
+        return self.smoothed(values).log().float()
+
+    def smoothed(self, priors: Tensor) -> Tensor:
+        """Return priors ``[C]`` that sum to 1, a share of them spread over all classes if the method asks."""
         share = self.method.prior_smoothing
-        return ((1 - share) * values / values.sum() + share / len(values)).float()
+        return (1 - share) * priors / priors.sum() + share / len(self.classes)
 
 
-def load(folder: str | Path, trusted: Collection[str] = (), *, fetch: bool = False) -> Model:
-    """Load the model of a finished run, whoever made it.
+def load(
+    folder: str | Path,
+    trusted: Collection[str] = (),
+    *,
+    fetch: bool | None = None,
+    precision: Precision | None = None,
+) -> Model:
+    """Load the model of a finished run, whoever made it: its folder, or a repository of the hub.
 
-    A class that it names by import path must be one of ``trusted``; a backbone that is not here is
-    downloaded only with ``fetch``.
+    A class that it names by import path must be one of ``trusted``. A folder's backbone that is not here is
+    downloaded only with ``fetch``. To name a repository, as in ``load("user/repo")``, is to ask for it and
+    for the backbone that it names; ``fetch=False`` looks in the local cache only. ``precision`` is the run's
+    own unless it is given.
     """
-    folder = Path(folder)
+    folder, fetch = found(folder, fetch)
     description = _description(folder)
+    if precision is not None:
+        description["precision"] = precision
     try:
         with network(fetch):
             model = _model(folder, description, trusted)
@@ -163,13 +189,20 @@ def _model(folder: Path, description: Mapping[str, Any], trusted: Collection[str
     for about in clients.values():
         if "class_priors" in about:
             about["class_priors"] = [float(prior) for prior in about["class_priors"]]
-    backbone = load_backbone(description["backbone"]["name"], description["image_size"])
+    backbone = load_backbone(_backbone(folder, description), description["image_size"])
     state = ServerState(description["rounds"], tensors)
     classes, seed = tuple(map(str, description["classes"])), int(description["seed"])
     assert isinstance(method, Method)
     feature_norm = description["backbone"].get("feature_norm")
     model = PromptedViT(backbone, description.get("precision", "float32"), feature_norm)
     return Model(model, method, state, sizes, seed, classes, clients, load_memories(folder))
+
+
+def _backbone(folder: Path, description: Mapping[str, Any]) -> str:
+    """Return the backbone's name; ``./backbone`` lies in the model's own folder."""
+    name = str(description["backbone"]["name"])
+    beside = folder / "backbone"
+    return str(beside) if name == BESIDE and beside.is_dir() else name
 
 
 def _try_out(model: Model) -> None:

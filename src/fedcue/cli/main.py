@@ -18,6 +18,7 @@ from fedcue.cli import (
     compare,
     data,
     evaluate,
+    export,
     figure,
     flower,
     list_,
@@ -45,6 +46,7 @@ app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("predict")(predict.predict)
 app.command("evaluate")(evaluate.evaluate)
+app.command("export")(export.export)
 app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
 app.command("report")(report.report)

@@ -100,7 +100,7 @@ class PEP(fm.Method):
             mixed = self.scores(tensors, batch, position, tokens[:, 0]) @ tensors["class_prompts"]
             slot = mixed[:, None]  # [B, 1, d]
             if block == 0:
-                slot = torch.cat([slot, shared.expand(len(slot), -1, -1)], 1)
+                slot = torch.cat([slot, shared.expand(slot.shape[0], -1, -1)], 1)
             return fm.Insertion(slot, overwrite=self.overwrites(position))
 
         return insert

@@ -8,6 +8,7 @@ Prompts carry no position embedding: their order does not matter to the attentio
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal
@@ -99,9 +100,10 @@ class PromptedViT:
         """What products come in."""
         return PRODUCTS[self.precision]
 
-    def autocast(self, enabled: bool = True) -> torch.autocast:
+    def autocast(self, enabled: bool = True) -> AbstractContextManager[object]:
         """Return the context in which blocks are run; not enabled, prompts are made in it."""
-        enabled = enabled and self.precision == "bfloat16"
+        if self.precision == "float32":
+            return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
 
     @torch.no_grad()
@@ -172,6 +174,6 @@ def with_products_in(dtype: torch.dtype, backbone: VisionTransformer) -> VisionT
 
 
 def _place(x: Tensor, tokens: Tensor, overwrite: bool) -> Tensor:
-    tokens = tokens.expand(len(x), -1, -1)
+    tokens = tokens.expand(x.shape[0], -1, -1)
     rest = x[:, 1 + tokens.shape[1] :] if overwrite else x[:, 1:]
     return torch.cat([x[:, :1], tokens, rest], 1)

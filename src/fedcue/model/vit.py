@@ -168,9 +168,9 @@ class VisionTransformer(nn.Module):
     def embed(self, pixels: Tensor) -> Tensor:
         """Turn normalised pixels ``[B, 3, H, W]`` into the tokens at the input of block 0."""
         patches = self.patch_embed(pixels)
-        prefix = [self.cls_token.expand(len(patches), -1, -1)]
+        prefix = [self.cls_token.expand(patches.shape[0], -1, -1)]
         if self.architecture.registers:
-            prefix.append(self.reg_token.expand(len(patches), -1, -1))
+            prefix.append(self.reg_token.expand(patches.shape[0], -1, -1))
         if self.architecture.position_on_prefix:
             return torch.cat([*prefix, patches], 1) + self.pos_embed
         return torch.cat([*prefix, patches + self.pos_embed], 1)

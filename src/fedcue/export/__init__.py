@@ -1,0 +1,1 @@
+"""The trained model as files that others run without fedcue."""

@@ -1,0 +1,138 @@
+"""The exported folder, as a stranger uses it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+import fedcue
+from fedcue.errors import ConfigError, RunFolderError
+from fedcue.export import files
+from fedcue.export.write import export
+
+WITHOUT = """
+import runpy, sys
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+assert not {"torch", "fedcue"} & set(sys.modules), "only onnxruntime, numpy and Pillow"
+"""
+
+
+@pytest.fixture(scope="module")
+def run(finished: Callable[..., Path]) -> Path:
+    return finished("cue")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return pictures of every kind that is treated in a way of its own: 16 bits, see-through, turned."""
+    folder, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    wide = Image.fromarray(rng.integers(0, 2**16, (30, 20), dtype=np.uint16))
+    colour = Image.fromarray(rng.integers(0, 256, (30, 20, 3), dtype=np.uint8))
+    clear = Image.fromarray(rng.integers(0, 256, (30, 20, 4), dtype=np.uint8))
+    kinds = {
+        "wide": wide,
+        "colour": colour,
+        "clear": clear,
+        "grey": colour.convert("L"),
+        "few": clear.quantize(8),
+    }
+    for name, picture in kinds.items():
+        picture.save(folder / f"{name}.png")
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    colour.save(folder / "turned.png", exif=turned)
+    return sorted(folder.iterdir())
+
+
+def classified(folder: Path, pictures: list[Path], *start: str) -> list[list[str]]:
+    command = [sys.executable, *start, str(folder / "classify.py"), *map(str, pictures)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return [line.split("\t") for line in done.stdout.splitlines()]
+
+
+def expected(run: Path, pictures: list[Path], **how: int) -> list[list[str]]:
+    found = fedcue.load(run).predict(list(pictures), **how)
+    most = found.probabilities.max(1).values.tolist()
+    return [
+        [str(p), label, f"{value:.1%}"] for p, label, value in zip(pictures, found.labels, most, strict=True)
+    ]
+
+
+def test_the_example_classifies_in_a_process_without_torch(
+    run: Path, pictures: list[Path], tmp_path: Path
+) -> None:
+    done = export(run, tmp_path / "out")
+    assert done.priors
+    assert sorted(path.name for path in done.folder.iterdir()) == [
+        "README.md", "classify.py", "labels.json", "model.onnx",
+    ]  # fmt: skip
+    assert json.loads((done.folder / "labels.json").read_text()) == list("0123456789")
+    assert classified(done.folder, pictures, "-c", WITHOUT) == expected(run, pictures)
+
+
+def test_a_torch_program_for_a_client(run: Path, pictures: list[Path], tmp_path: Path) -> None:
+    done = export(run, tmp_path / "out", 2, form="torch")
+    assert done.file.name == "model.pt2"
+    assert classified(done.folder, pictures) == expected(run, pictures, client=2)
+    assert "for client 2" in (done.folder / "README.md").read_text()
+
+
+def test_int8_is_smaller_and_hardly_different(run: Path, tmp_path: Path) -> None:
+    from onnxruntime import InferenceSession
+
+    exact, small = export(run, tmp_path / "exact"), export(run, tmp_path / "small", quantize="int8")
+    given = {"images": np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)}
+    given["priors"] = np.ones(10, np.float32)
+    both = [InferenceSession(one.file).run(None, given)[0] for one in (exact, small)]
+    assert 0 < np.abs(both[0] - both[1]).mean() < 0.02
+    assert small.file.stat().st_size < exact.file.stat().st_size
+
+
+def test_the_card_s_header_is_what_the_hub_reads(run: Path, tmp_path: Path) -> None:
+    text = (export(run, tmp_path / "out", form="torch").folder / "README.md").read_text()
+    _, header, body = text.split("---\n", 2)
+    found = yaml.safe_load(header)
+    assert found["license"] == "cc-by-4.0"
+    assert found["pipeline_tag"] == "image-classification"
+    (entry,) = found["model-index"]
+    accuracy = json.loads((run / "summary.json").read_text())["mean_accuracy"]
+    assert entry["results"][0]["metrics"][0]["value"] == accuracy
+    assert f"| clients that trained | {accuracy:.1%} |" in body
+    assert str(run.parent.parent) not in text, "no path of this machine"
+    assert "no privacy is accounted for" in body
+
+
+def test_what_is_there_is_not_lost(run: Path, tmp_path: Path) -> None:
+    export(run, tmp_path, form="torch")
+    with pytest.raises(RunFolderError, match="not empty"):
+        export(run, tmp_path, form="torch")
+    export(run, tmp_path, form="torch", overwrite=True)
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(RunFolderError, match="'thesis.txt', which is no part"):
+        export(run, tmp_path, overwrite=True)
+
+
+def test_what_cannot_be_exported_is_told(
+    run: Path, finished: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"give int8, with --format onnx"):
+        export(run, tmp_path, form="torch", quantize="int8")
+    with pytest.raises(ConfigError, match=r"each client has tensors of its own: give --client ID"):
+        export(finished("ppt"), tmp_path)
+    monkeypatch.setattr(files, "LIMIT", 1000)
+    with pytest.raises(fedcue.FedcueError, match=r"an ONNX file holds at most 2\. Give --format torch"):
+        export(run, tmp_path)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ConfigError, match=r"onnxscript is missing: pip install 'fedcue\[export\]'"):
+        export(run, tmp_path)
+    assert not list(tmp_path.iterdir())
