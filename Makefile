@@ -91,5 +91,21 @@ docs: $(VENV)/installed-dev  ## build the documentation site in site/
 docs-serve: $(VENV)/installed-dev  ## serve the documentation site on this machine and build it anew at every change
 	$(BIN)/zensical serve
 
+RELEASE := build/release
+release: $(VENV)/installed-dev  ## build wheel and sdist, check them, try them in a clean environment; uploads nothing
+	rm -rf dist $(RELEASE)
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv $(RELEASE)/env
+	$(RELEASE)/env/bin/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(RELEASE)/env/bin/python -m pip install --quiet --constraint constraints.txt \
+		"$$(echo dist/*.whl)[export]" pytest pytest-timeout hypothesis
+	mkdir $(RELEASE)/source && tar -xzf dist/*.tar.gz -C $(RELEASE)/source --strip-components=1
+	cd $(RELEASE) && env/bin/fedcue run --out demo
+	cd $(RELEASE)/source && ../env/bin/python -m pytest -q $(RELEASED_TESTS)
+	@echo "Checked: $$(echo dist/*). What is left to do: docs/release.md."
+
+RELEASED_TESTS ?= tests/unit/methods tests/unit/after tests/unit/export tests/unit/train tests/unit/aggregate
+
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,7 +1,8 @@
-"""A small hub on this machine's loopback interface, with as much of its interface as a download needs."""
+"""A small hub on this machine's loopback interface: as much of its interface as up- and downloads need."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -18,7 +19,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of the hub as a download needs: the list of files and the files."""
+    """One repository, whatever its name: the list of files, the files, and commits of small files."""
 
     files: dict[str, bytes] = {}
 
@@ -31,9 +32,26 @@ class Hub(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.answer(body=True)
 
+    def do_POST(self) -> None:
+        asked = self.rfile.read(int(self.headers["Content-Length"]))
+        path = self.path.split("?")[0]
+        answer: dict[str, object] = {"errors": [], "warnings": []}
+        if path.endswith("/preupload/main"):
+            names = [file["path"] for file in json.loads(asked)["files"]]
+            answer = {"files": [{"path": n, "uploadMode": "regular", "shouldIgnore": False} for n in names]}
+        elif path == "/api/repos/create":
+            made = json.loads(asked)
+            answer = {"url": f"http://{self.headers['Host']}/{made['organization']}/{made['name']}"}
+        elif path.endswith("/commit/main"):
+            lines = [json.loads(line) for line in asked.splitlines()]
+            for file in (line["value"] for line in lines if line["key"] == "file"):
+                self.files[file["path"]] = base64.b64decode(file["content"])
+            answer = {"commitUrl": f"http://{self.headers['Host']}/x/y/commit/{COMMIT}", "commitOid": COMMIT}
+        self.reply(json.dumps(answer).encode(), {"Content-Type": "application/json"}, body=True)
+
     def answer(self, body: bool) -> None:
         path = self.path.split("?")[0]
-        if path.startswith("/api/datasets/"):
+        if path.startswith(("/api/datasets/", "/api/models/")):
             listing = {"id": "x/y", "sha": COMMIT, "siblings": [{"rfilename": name} for name in self.files]}
             if "/tree/" in path:
                 entries = [
@@ -79,6 +97,7 @@ def run_with_hub(script: str, endpoint: str, home: Path, *arguments: str, offlin
     environment |= {
         "HF_ENDPOINT": endpoint,
         "HF_HOME": str(home),
+        "HF_TOKEN": "hf_of_nobody",
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_OFFLINE": str(int(offline)),
         "HF_HUB_DISABLE_TELEMETRY": "1",

@@ -189,7 +189,7 @@ def _model(folder: Path, description: Mapping[str, Any], trusted: Collection[str
     for about in clients.values():
         if "class_priors" in about:
             about["class_priors"] = [float(prior) for prior in about["class_priors"]]
-    backbone = load_backbone(_backbone(folder, description), description["image_size"])
+    backbone = load_backbone(backbone_of(folder, description), description["image_size"])
     state = ServerState(description["rounds"], tensors)
     classes, seed = tuple(map(str, description["classes"])), int(description["seed"])
     assert isinstance(method, Method)
@@ -198,7 +198,7 @@ def _model(folder: Path, description: Mapping[str, Any], trusted: Collection[str
     return Model(model, method, state, sizes, seed, classes, clients, load_memories(folder))
 
 
-def _backbone(folder: Path, description: Mapping[str, Any]) -> str:
+def backbone_of(folder: Path, description: Mapping[str, Any]) -> str:
     """Return the backbone's name; ``./backbone`` lies in the model's own folder."""
     name = str(description["backbone"]["name"])
     beside = folder / "backbone"

@@ -24,6 +24,7 @@ from fedcue.cli import (
     list_,
     partition,
     predict,
+    push,
     report,
     resume,
     run,
@@ -47,6 +48,7 @@ app.command("resume")(resume.resume)
 app.command("predict")(predict.predict)
 app.command("evaluate")(evaluate.evaluate)
 app.command("export")(export.export)
+app.command("push")(push.push)
 app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
 app.command("report")(report.report)

@@ -2,61 +2,131 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Column, Table
 
 from fedcue.cli.arguments import Fetch, Trust
 from fedcue.errors import printable
 
+if TYPE_CHECKING:
+    from fedcue.after.files import FilePrediction
+    from fedcue.after.predict import Model
+
 
 def predict(
-    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or user/repo of the hub.")
+    ],
+    images: Annotated[
+        list[str], typer.Argument(help="Image files, folders, or patterns such as 'in/**/*.jpg'.")
+    ],
     client: Annotated[int | None, typer.Option(help="Predict as this client of the run.")] = None,
     priors: Annotated[
         Path | None, typer.Option(help="JSON file: a list of class priors, or an object {class: prior}.")
     ] = None,
+    table: Annotated[Path | None, typer.Option("--csv", help="Write image, class, probability here.")] = None,
+    skip: Annotated[
+        bool, typer.Option("--skip-unreadable", help="Name files that cannot be read and leave them out.")
+    ] = False,
     trust: Trust = None,
     fetch: Fetch = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Classify images: class, probability and, for PEP, the mixing weights of the class prompts."""
+    """Classify images: class, probability and, for PEP, the mixing weights of the class prompts.
+
+    For example:
+
+      fedcue predict runs/pep-seed0 image.png --client 3
+
+      fedcue predict runs/pep-seed0 photos --csv photos.csv
+    """
+    from fedcue.after.files import find_images
     from fedcue.after.predict import load
     from fedcue.errors import ConfigError
+    from fedcue.record.files import write_text
 
     if client is not None and priors is not None:
         raise ConfigError("Give --client or --priors, not both.")
     model = load(folder, trust or (), fetch=fetch)
     given = None if priors is None else _read_priors(priors, model.classes)
-    result = model.predict(images, given, client)
-    rows: list[dict[str, Any]] = [
-        {
-            "image": str(path),
-            "class": label,
-            "probability": float(probability.max()),
-            **{name: _shares(values[i], model.classes) for name, values in result.details.items()},
-        }
-        for i, (path, label, probability) in enumerate(
-            zip(images, result.labels, result.probabilities, strict=True)
+    rows = _classified(model, find_images(images), given, client, details=table is None, skip=skip)
+    if table is not None:
+        write_text(table, _as_csv(rows))
+    elif as_json:
+        typer.echo(json.dumps([_with_details(row, model.classes) for row in rows]))
+    else:
+        _print(rows, model.classes)
+
+
+def _classified(
+    model: Model,
+    paths: Sequence[Path],
+    priors: Sequence[float] | None,
+    client: int | None,
+    *,
+    details: bool,
+    skip: bool,
+) -> list[FilePrediction]:
+    """Classify files, show how far that is, and say at the end how fast it was."""
+    from fedcue.after.files import predict_files
+
+    console, started = Console(stderr=True), time.perf_counter()
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=len(paths))
+        rows = list(
+            predict_files(
+                model,
+                paths,
+                priors,
+                client,
+                details=details,
+                skip=skip,
+                progress=lambda n: bar.advance(task, n),
+            )
         )
-    ]
-    if as_json:
-        typer.echo(json.dumps(rows))
-        return
-    table = Table(Column("image", overflow="fold"), "class", "probability", *result.details, box=None)
+    seconds = time.perf_counter() - started
+    console.print(
+        f"{len(rows):,} images in {seconds:.1f} s: {len(rows) / seconds:.0f} images/s", highlight=False
+    )
+    return rows
+
+
+def _as_csv(rows: Sequence[FilePrediction]) -> str:
+    from fedcue.record.files import without_formula
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["image", "class", "probability"])
     for row in rows:
-        weights = [
-            ", ".join(f"{k} {v:.0%}" for k, v in list(row[name].items())[:3]) for name in result.details
-        ]
-        table.add_row(
-            *map(_plain, (row["image"], row["class"], f"{row['probability']:.1%}", *weights)),
+        writer.writerow(
+            [without_formula(str(row.path)), without_formula(row.label), f"{row.probability:.6f}"]
         )
+    return text.getvalue()
+
+
+def _with_details(row: FilePrediction, classes: tuple[str, ...]) -> dict[str, Any]:
+    return row.row() | {name: _shares(values, classes) for name, values in row.details.items()}
+
+
+def _print(rows: Sequence[FilePrediction], classes: tuple[str, ...]) -> None:
+    names = list(rows[0].details) if rows else []
+    table = Table(Column("image", overflow="fold"), "class", "probability", *names, box=None)
+    for row in rows:
+        shares = [_shares(row.details[name], classes) for name in names]
+        weights = [", ".join(f"{k} {v:.0%}" for k, v in list(own.items())[:3]) for own in shares]
+        table.add_row(*map(_plain, (str(row.path), row.label, f"{row.probability:.1%}", *weights)))
     Console(soft_wrap=True).print(table)
 
 
@@ -66,9 +136,14 @@ def _plain(text: str) -> str:
 
 
 def _shares(weights: Any, classes: tuple[str, ...]) -> dict[str, float]:
-    """Return the weights of one image, averaged over blocks, largest first, zeros left out."""
-    mean = weights.mean(0).tolist()
-    ordered = sorted(zip(mean, classes, strict=True), reverse=True)
+    """Return the weights of one image, largest first, zeros left out.
+
+    ``[L, C]`` are weights of classes, averaged over blocks; ``[K]`` are weights of groups, called by number.
+    """
+    by_class = weights.ndim == 2
+    mean = weights.mean(0).tolist() if by_class else weights.tolist()
+    names = classes if by_class else tuple(map(str, range(len(mean))))
+    ordered = sorted(zip(mean, names, strict=True), reverse=True)
     return {name: weight for weight, name in ordered if weight > 0}
 
 

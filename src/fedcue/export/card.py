@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedcue import __version__
-from fedcue.after.predict import Model
+from fedcue.after.predict import Model, backbone_of
 from fedcue.data.catalogue import CATALOGUE
 from fedcue.errors import printable
 from fedcue.model.backbone import EMBEDDED, locate
@@ -41,7 +41,7 @@ def model_card(folder: Path, model: Model, client: int | None = None, file: File
     """Return the model card of a run: of its exported file or, without one, of a repository of the hub."""
     run = read_run(folder)
     description, data = json_object(folder / "model.json"), section(run.config, "data")
-    backbone = str(section(description, "backbone").get("name", ""))
+    backbone = backbone_of(folder, description)
     licence = licence_of(backbone)
     return rendered(
         "card.md",
@@ -64,10 +64,10 @@ def model_card(folder: Path, model: Model, client: int | None = None, file: File
 
 def licence_of(backbone: str) -> str | None:
     """Return the licence that a backbone's files name, as the hub spells it; none if they name none."""
-    if backbone in ("", EMBEDDED):
-        return "apache-2.0" if backbone else None
-    config = json.loads((locate(backbone) / "config.json").read_text(encoding="utf-8"))
-    given = config.get("license") or config.get("pretrained_cfg", {}).get("license")
+    if backbone == EMBEDDED:
+        return "apache-2.0"
+    config = json_object(locate(backbone).parent / "config.json")
+    given = config.get("license") or section(config, "pretrained_cfg").get("license")
     return given if isinstance(given, str) and _LICENCE.fullmatch(given) else None
 
 

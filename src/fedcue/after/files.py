@@ -1,0 +1,87 @@
+"""Classify many image files: folders and patterns become files, files become rows, a few at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from glob import glob, has_magic
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedcue.after.images import read_images
+from fedcue.after.predict import Model
+from fedcue.data.decode import UnreadableError
+from fedcue.data.readers.folders import images
+from fedcue.errors import ConfigError, DataError, printable
+
+CHUNK = 100
+"""Files whose pixels are in memory together."""
+
+log = logging.getLogger(__name__)
+
+
+def find_images(given: Iterable[str]) -> list[Path]:
+    """Return the files that are meant: themselves, all images below a folder, all that match a pattern."""
+    found: list[Path] = []
+    for name in given:
+        if Path(name).is_dir():
+            files = images(Path(name))
+        elif has_magic(name) and not Path(name).exists():
+            files = sorted(Path(path) for path in glob(name, recursive=True) if Path(path).is_file())
+        else:
+            files = [Path(name)]
+        if not files:
+            raise ConfigError(f"{name} holds or matches no image. Give image files, folders or patterns.")
+        found += files
+    return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class FilePrediction:
+    """What is said of one file: its class, how probable that is, and what the method shows."""
+
+    path: Path
+    label: str
+    probability: float
+    details: dict[str, Tensor]
+
+    def row(self) -> dict[str, Any]:
+        """Return it as a line of a table."""
+        return {"image": str(self.path), "class": self.label, "probability": self.probability}
+
+
+def predict_files(
+    model: Model,
+    paths: Sequence[Path],
+    priors: Sequence[float] | None = None,
+    client: int | None = None,
+    *,
+    details: bool = False,
+    skip: bool = False,
+    progress: Callable[[int], None] = lambda files: None,
+) -> Iterator[FilePrediction]:
+    """Classify files in their order; with ``skip``, those that cannot be read are named and left out."""
+    for start in range(0, len(paths), CHUNK):
+        chunk = paths[start : start + CHUNK]
+        read = {path: pixels for path in chunk if (pixels := _read(path, model, skip)) is not None}
+        if read:
+            found = model.predict(list(read.values()), priors, client, details=details)
+            for row, path in enumerate(read):
+                own = {name: values[row] for name, values in found.details.items()}
+                yield FilePrediction(path, found.labels[row], float(found.probabilities[row].max()), own)
+        progress(len(chunk))
+
+
+def _read(path: Path, model: Model, skip: bool) -> Tensor | None:
+    try:
+        return read_images(path, model.model.architecture.image_size)[0]
+    except UnreadableError as error:
+        if not skip:
+            raise DataError(
+                f"Cannot read {error.where} ({error.reason}). Mend or remove it, or give --skip-unreadable."
+            ) from error
+        log.warning("Skipped %s", printable(f"{error.where}: {error.reason}"))
+        return None

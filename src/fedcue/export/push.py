@@ -1,0 +1,89 @@
+"""Put a trained model on the hub, in a layout that ``fedcue.load("user/repo")`` reads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from fedcue.after.hub import REPOSITORY
+from fedcue.after.predict import BESIDE, backbone_of, load
+from fedcue.errors import ConfigError, FedcueError
+from fedcue.export.card import model_card
+from fedcue.model.backbone import WEIGHTS, locate
+from fedcue.record.files import read_json, write_json, write_text
+
+
+def push(
+    run: Path,
+    repository: str,
+    *,
+    private: bool = False,
+    clients: bool = False,
+    trusted: Collection[str] = (),
+    fetch: bool = False,
+) -> str:
+    """Put the model of a run into a repository of the hub, made if there is none; return its address.
+
+    Names, class priors and own tensors of clients stay here unless ``clients`` is given; so do settings,
+    checkpoints and metrics. A backbone that lies in a folder goes along.
+    """
+    if not REPOSITORY.fullmatch(repository):
+        raise ConfigError(f"{repository!r} is no repository of the hub. Give user/name.")
+    with tempfile.TemporaryDirectory() as folder:
+        staged(run, Path(folder), clients=clients, trusted=trusted, fetch=fetch)
+        return _upload(Path(folder), repository, private)
+
+
+def staged(
+    run: Path, folder: Path, *, clients: bool = False, trusted: Collection[str] = (), fetch: bool = False
+) -> None:
+    """Write into ``folder`` what a repository holds."""
+    model = load(run, trusted, fetch=fetch)
+    if model.method.table(model.sizes).kept and not clients:
+        raise ConfigError(
+            f"With {model.method.name} each client has tensors of its own, without which nobody can predict. "
+            "Give --clients to publish them, or fedcue export --client for one client."
+        )
+    description: dict[str, Any] = read_json(run / "model.json")
+    if not clients:
+        description["clients"] = {}
+    backbone = backbone_of(run, description)
+    if Path(backbone).expanduser().exists():
+        _copy_backbone(locate(backbone), folder / "backbone")
+        description["backbone"]["name"] = BESIDE
+    write_json(folder / "model.json", description)
+    kept = ("model.safetensors", "clients.safetensors") if clients else ("model.safetensors",)
+    for name in kept:
+        if (run / name).is_file():
+            shutil.copyfile(run / name, folder / name)
+    write_text(folder / "labels.json", json.dumps(list(model.classes), indent=2, ensure_ascii=False) + "\n")
+    write_text(folder / "README.md", model_card(run, model))
+
+
+def _copy_backbone(weights: Path, folder: Path) -> None:
+    """Copy a backbone's weights and what lies beside them; without a description, an empty one."""
+    folder.mkdir()
+    shutil.copyfile(weights, folder / WEIGHTS)
+    config = weights.parent / "config.json"
+    write_text(folder / "config.json", config.read_text(encoding="utf-8") if config.is_file() else "{}")
+
+
+def _upload(folder: Path, repository: str, private: bool) -> str:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
+
+    api = HfApi()
+    try:
+        address = api.create_repo(repository, private=private, exist_ok=True)
+        api.upload_folder(folder_path=folder, repo_id=repository, commit_message="A model of fedcue")
+    except (HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled, OSError) as error:
+        reason = f"{type(error).__name__}: {error}"[:300]
+        raise FedcueError(
+            f"{repository} could not be written ({reason}). Log in with 'hf auth login' or set HF_TOKEN, "
+            "and give a repository that is yours."
+        ) from error
+    return str(address)

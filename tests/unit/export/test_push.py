@@ -1,0 +1,77 @@
+"""A model on the hub and back, against a small hub on this machine's loopback interface."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from support.fake_hub import Hub, run_with_hub, serve
+
+import fedcue
+from fedcue.after.hub import found
+from fedcue.errors import ConfigError, RunFolderError
+from fedcue.export.push import push
+
+PUSH = """
+import sys
+from pathlib import Path
+from fedcue.export.push import push
+print(push(Path(sys.argv[1]), "someone/owls"))
+"""
+
+LOAD = """
+import sys, fedcue, torch
+try:
+    model = fedcue.load("someone/owls")
+    image = torch.arange(192, dtype=torch.uint8).view(8, 8, 3)
+    print(model.predict(image).probabilities.tolist())
+except fedcue.FedcueError as error:
+    print("refused:", error)
+print("os_of_a_stranger" in sys.modules)
+"""
+
+
+def test_what_is_pushed_is_loaded_by_its_name(finished: Callable[..., Path], tmp_path: Path) -> None:
+    run = finished("cue")
+    with serve({}) as hub:
+        assert run_with_hub(PUSH, hub, tmp_path, str(run)) == f"{hub}/someone/owls"
+        pushed = dict(Hub.files)
+        said = run_with_hub(LOAD, hub, tmp_path).splitlines()
+        description = json.loads(pushed["model.json"])
+        description["method"] = {"name": "os_of_a_stranger:Method"}
+        Hub.files["model.json"] = json.dumps(description).encode()
+        refused = run_with_hub(LOAD, hub, tmp_path / "fresh").splitlines()
+    assert set(pushed) == {
+        "README.md", "labels.json", "model.json", "model.safetensors",
+        "backbone/config.json", "backbone/model.safetensors",
+    }  # fmt: skip
+    assert description["clients"] == {}, "nothing of single clients"
+    assert str(run.parent).encode() not in b"".join(pushed.values())
+    image = torch.arange(192, dtype=torch.uint8).view(8, 8, 3)
+    expected = fedcue.load(run).predict(image).probabilities
+    torch.testing.assert_close(torch.tensor(json.loads(said[0])), expected)
+    assert "by import path, and no folder decides what is imported" in refused[0]
+    assert refused[-1] == "False"
+
+
+def test_what_stays_at_clients_is_published_only_on_request(
+    finished: Callable[..., Path], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="Give --clients to publish them"):
+        push(finished("ppt"), "someone/owls")
+    with pytest.raises(ConfigError, match="no repository of the hub"):
+        push(tmp_path, "owls")
+
+
+def test_a_name_is_a_repository_only_where_no_folder_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunFolderError, match="on the hub may be fetched with --fetch"):
+        found("runs/mine", False)
+    (tmp_path / "runs").mkdir()
+    assert found("runs/mine", None) == (Path("runs/mine"), False)
+    assert found("/runs/mine", True) == (Path("/runs/mine"), True)
