@@ -9,7 +9,7 @@ from support.data_files import save_picture
 from typer.testing import CliRunner, Result
 
 from fedcue.cli.main import app
-from fedcue.errors import DataError
+from fedcue.errors import BackboneError, DataError
 
 QUICK = ["backbone=embedded", "workers=1", "rounds=1"]
 
@@ -69,3 +69,10 @@ def test_a_program_gets_json_alone(pictures: Path, tmp_path: Path) -> None:
     done = fedcue("run", "own", f"data.root={pictures}", *QUICK, "--out", str(tmp_path / "run"), "--json")
     assert done.stdout.startswith("{")
     assert not (tmp_path / "run.html").exists()
+
+
+def test_a_backbone_that_cannot_be_fetched_is_told_of_before_the_images_are_read(pictures: Path) -> None:
+    done = fedcue("run", "own", f"data.root={pictures}")
+    assert isinstance(done.exception, BackboneError)
+    assert "give backbone=FOLDER; the embedded backbone needs no network" in str(done.exception)
+    assert "checked" not in done.output

@@ -21,6 +21,7 @@ from fedcue.machine import network
 from fedcue.record.folder import RunFolder, read_metrics, read_summary
 from fedcue.rounds.engines import engine_for
 from fedcue.rounds.last_test import tested
+from fedcue.rounds.observers import Stage
 from fedcue.rounds.result import Result, describe_model
 from fedcue.types import ServerState
 
@@ -39,6 +40,7 @@ def retest(
     overwrite: bool = False,
     trusted: Collection[str] = (),
     fetch: bool = False,
+    tell: Stage | None = None,
 ) -> Result:
     """Test the final state of the run in ``folder`` again and leave a run folder beside it.
 
@@ -55,11 +57,11 @@ def retest(
     summary = read_summary(folder)
     state = _state(folder, int(summary["rounds"]))
     with network(fetch):
-        federation = load_federation(config)
+        federation = load_federation(config, tell)
     target, started = RunFolder(place), time.perf_counter()
     target.open(overwrite=overwrite)
     try:
-        with federation.host.stop.on_signals(), engine_for(federation) as engine:
+        with federation.host.stop.on_signals(), engine_for(federation, tell) as engine:
             memories = load_memories(folder)
             found = tested(engine, state, memories, last=True)
             insight = engine.insight(state, memories, found)

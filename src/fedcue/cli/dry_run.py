@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedcue.cli.busy import busy
 from fedcue.errors import many
 from fedcue.rounds.progress import size
 
@@ -24,7 +25,8 @@ def show_plan(config: RunConfig, as_json: bool) -> None:
     """Plan a run and print the plan."""
     from fedcue.plan.dry_run import plan
 
-    planned = plan(config)
+    with busy("planning"):
+        planned = plan(config)
     if as_json:
         typer.echo(json.dumps(planned.plain()))
         return

@@ -10,7 +10,9 @@ import typer
 from rich.console import Console
 
 from fedcue.cli.arguments import Fetch, Json, Out, Trust
+from fedcue.cli.busy import busy
 from fedcue.cli.run import print_result
+from fedcue.rounds.progress import RunProgress
 
 
 def evaluate(
@@ -39,9 +41,18 @@ def evaluate(
 
       fedcue evaluate runs/pep-seed0 evaluation.priors=em
     """
-    from fedcue.after.retest import retest
-
-    result = retest(folder, settings or [], out, overwrite=overwrite, trusted=trust or (), fetch=fetch)
+    with busy("starting"):
+        from fedcue.after.retest import retest
+    with RunProgress(Console(stderr=True), as_json) as progress:
+        result = retest(
+            folder,
+            settings or [],
+            out,
+            overwrite=overwrite,
+            trusted=trust or (),
+            fetch=fetch,
+            tell=progress.stage,
+        )
     if as_json:
         typer.echo(json.dumps({"folder": str(result.folder), **result.summary}))
     else:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
+from fedcue.cli.busy import busy
 from fedcue.cli.dry_run import duration
 from fedcue.cli.grid_output import print_wide, rich_table
 from fedcue.errors import DataError, many, printable
@@ -31,10 +32,13 @@ QUICKER = "backbone=timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k backbone.imag
 
 
 def before(console: Console, config: RunConfig) -> None:
-    """Check the images, then tell how long the run takes and what travels."""
+    """Find the backbone, check the images, then tell how long the run takes and what travels."""
     from fedcue.data.check import check
+    from fedcue.model.backbone import locate
     from fedcue.plan.dry_run import plan
 
+    with busy("finding the backbone"):  # what is missing is told before the images are read
+        locate(config.backbone.name)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("checking the images", total=None)
         report = check(
@@ -43,7 +47,8 @@ def before(console: Console, config: RunConfig) -> None:
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     _tell_findings(console, config, report)
-    planned = plan(config)
+    with busy("planning"):
+        planned = plan(config)
     _say(
         console,
         f"plan      about {duration(planned.seconds)} on {many(planned.workers, 'core')} if nothing else "
@@ -83,8 +88,7 @@ def after(console: Console, folder: Path, typed: Sequence[str]) -> None:
     for table in (client_table(run), class_table(run), confusion_table(run)):
         if table is not None:
             print_wide(console, rich_table(table))
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        progress.add_task("writing the report", total=None)
+    with busy("writing the report"):
         page, _ = write_report([folder], folder.with_name(f"{folder.name}.html"))
     _say(console, f"model     {folder / 'model.safetensors'}")
     _say(console, f"report    {page}")

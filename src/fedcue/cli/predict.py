@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Column, Table
 
 from fedcue.cli.arguments import Fetch, Trust
+from fedcue.cli.busy import busy
 from fedcue.errors import printable
 
 if TYPE_CHECKING:
@@ -51,14 +52,16 @@ def predict(
 
       fedcue predict runs/pep-seed0 photos --csv photos.csv
     """
-    from fedcue.after.files import find_images
-    from fedcue.after.predict import load
     from fedcue.errors import ConfigError
     from fedcue.record.files import write_text
 
     if client is not None and priors is not None:
         raise ConfigError("Give --client or --priors, not both.")
-    model = load(folder, trust or (), fetch=fetch)
+    with busy("loading the model"):
+        from fedcue.after.files import find_images
+        from fedcue.after.predict import load
+
+        model = load(folder, trust or (), fetch=fetch)
     given = None if priors is None else _read_priors(priors, model.classes)
     rows = _classified(model, find_images(images), given, client, details=table is None, skip=skip)
     if table is not None:

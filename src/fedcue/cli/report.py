@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fedcue.cli.busy import busy
+
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold runs.", metavar="RUN...")]
 
 
@@ -25,9 +27,10 @@ def report(
 
       fedcue report runs/a runs/b --out compared.html
     """
-    from fedcue.report.export import write_report
+    with busy("writing the report"):
+        from fedcue.report.export import write_report
 
-    page, files = write_report(runs, out)
+        page, files = write_report(runs, out)
     size = page.stat().st_size / 1e6
     Console(soft_wrap=True).print(
         f"{escape(str(page))} ({size:.1f} MB), figures and tables in {escape(str(files))}", highlight=False

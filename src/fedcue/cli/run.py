@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from fedcue.cli import own
 from fedcue.cli.arguments import Json, Out, Overwrite, Quiet, Resume, Settings, split_settings
+from fedcue.cli.busy import busy
 from fedcue.cli.dry_run import show_plan
 from fedcue.errors import Interrupted, WorkersLost
 
@@ -45,13 +46,14 @@ def run(
 
       fedcue run cifar100-pathological scale=cpu data.root=DIR backbone=DIR --out runs/cifar
     """
-    from fedcue.config.layers import load
+    with busy("starting"):
+        from fedcue.config.layers import load
 
-    recipe, overrides = split_settings(settings, seed)
+        recipe, overrides = split_settings(settings, seed)
+        config, console = load(recipe, overrides), Console(soft_wrap=True)
     if dry_run:
-        show_plan(load(recipe, overrides), as_json)
+        show_plan(config, as_json)
         return
-    config, console = load(recipe, overrides), Console(soft_wrap=True)
     guided = config.recipe == "own" and not (quiet or as_json or resume)
     if guided:
         own.before(console, config)

@@ -10,12 +10,16 @@ from torch import Tensor
 
 from fedcue.clients.federation import Federation
 from fedcue.evaluate.accuracy import Accuracies
-from fedcue.evaluate.prototype_accuracy import prototype_accuracy
+from fedcue.evaluate.prototype_accuracy import Tell, prototype_accuracy
 from fedcue.types import ClientMemory, Download, ServerState
 
 
 def analyse(
-    federation: Federation, state: ServerState, memories: Mapping[int, ClientMemory], accuracies: Accuracies
+    federation: Federation,
+    state: ServerState,
+    memories: Mapping[int, ClientMemory],
+    accuracies: Accuracies,
+    tell: Tell = lambda name, done, total: None,
 ) -> dict[str, Tensor]:
     """Return what the figures need: confusions, mean mixing weights by class, cls tokens, prototypes."""
     classes, prediction = federation.host.sizes.classes, accuracies.prediction
@@ -33,8 +37,9 @@ def analyse(
             owned = (getattr(client, f"{part}_labels") for client in federation.clients)
             counts = np.stack([np.bincount(labels, minlength=classes) for labels in owned])
             tensors[f"{part}_class_counts"] = torch.from_numpy(counts).int()
-        tensors |= prototype_accuracy(federation, prediction.images)
-    return tensors | _look_inside(federation, state, memories, federation.test_groups(accuracies.missing))
+        tensors |= prototype_accuracy(federation, prediction.images, tell)
+    groups = federation.test_groups(accuracies.missing)
+    return tensors | _look_inside(federation, state, memories, groups, tell)
 
 
 @torch.no_grad()
@@ -43,6 +48,7 @@ def _look_inside(
     state: ServerState,
     memories: Mapping[int, ClientMemory],
     groups: Sequence[Sequence[int]],
+    tell: Tell,
 ) -> dict[str, Tensor]:
     """Average what the method shows of each image by true class; take some cls tokens of all clients."""
     host, config = federation.host, federation.config
@@ -52,7 +58,8 @@ def _look_inside(
     sums: dict[str, Tensor] = {}
     seen = torch.zeros(federation.host.sizes.classes)
     cls, labels = [], []
-    for group in groups:
+    for done, group in enumerate(groups):
+        tell("looking inside the model", done, len(groups))
         sent = method.download(state, group[0], host.sizes, config.seed)
         download = Download(group[0], state.round, config.seed, sent)
         memory = memories.get(group[0], ClientMemory())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,11 +14,16 @@ from fedcue.clients.federation import Federation
 from fedcue.model.prompted import no_prompts
 from fedcue.rng import rng
 
+Tell = Callable[[str, int, int], None]
+"""Is told what is being done, how many steps of it are done and how many there are."""
+
 EQUAL = 1e-12
 """Cosine similarities closer than this are a tie, as all of them are where cls has seen no image yet."""
 
 
-def prototype_accuracy(federation: Federation, tested: NDArray[np.int64]) -> dict[str, Tensor]:
+def prototype_accuracy(
+    federation: Federation, tested: NDArray[np.int64], tell: Tell = lambda name, done, total: None
+) -> dict[str, Tensor]:
     """Return top-1 and top-5 accuracy of the nearest prototypes, by block input and last the output.
 
     The prototypes are class means of cls over the training clients' images or a sample of them; the
@@ -36,11 +42,11 @@ def prototype_accuracy(federation: Federation, tested: NDArray[np.int64]) -> dic
     labels = torch.from_numpy(federation.dataset.labels)
     shape = (federation.host.sizes.classes, federation.model.depth + 1, federation.host.sizes.width)
     sums = torch.zeros(shape, dtype=torch.float64)
-    for images, vectors in _cls_by_block(federation, known):
+    for images, vectors in _cls_by_block(federation, known, partial(tell, "prototypes of training images")):
         sums.index_add_(0, labels[images], vectors)
     held = torch.bincount(labels[known], minlength=len(sums)) > 0
     hits = {k: torch.zeros(shape[1], dtype=torch.float64) for k in (1, 5)}
-    for images, vectors in _cls_by_block(federation, asked):
+    for images, vectors in _cls_by_block(federation, asked, partial(tell, "prototypes on test images")):
         similarity = _cosines(vectors, sums)  # [n, L, C]
         similarity[:, :, ~held] = -torch.inf
         own = similarity.gather(2, labels[images].view(-1, 1, 1).expand(-1, shape[1], 1))
@@ -66,13 +72,14 @@ def _cosines(vectors: Tensor, means: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _cls_by_block(
-    federation: Federation, images: NDArray[np.int64]
+    federation: Federation, images: NDArray[np.int64], progress: Callable[[int, int], None]
 ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
     """Yield images and their bare cls at every block's input and at the output: ``[n, depth + 1, d]``."""
     model, chunk = federation.model, federation.config.evaluation.chunk
     blocks = tuple(range(model.depth + 1))
     for start in range(0, len(images), chunk):
         federation.host.stop.check()
+        progress(start, len(images))
         some = images[start : start + chunk]
         prefix = model.prefix(federation.pixels[some], project=False)
         yield some, model.cls_tokens(prefix, no_prompts, blocks).double().cpu()

@@ -102,13 +102,12 @@ class Simulator(ABC):
         self, state: ServerState, memories: Mapping[int, ClientMemory], accuracies: Accuracies
     ) -> Insight:
         """Return what a simulation knows of its clients at the end."""
-        self.tell("looking inside the model", 0, 0)
         federation = self.federation
         listed = self.roster.listed.tolist()
         return Insight(
             class_priors={client: federation.host.client(client).class_priors for client in listed},
             memories=memories,
-            analysis=analyse(federation, state, memories, accuracies),
+            analysis=analyse(federation, state, memories, accuracies, self.tell),
             numbers={"frozen_cache": federation.frozen_level, "bad_images": len(federation.pixels.bad)},
         )
 
