@@ -98,7 +98,7 @@ def measured(root: Path, changed: set[str], folder: Path, jobs: int) -> Tests:
             files[f"{file} {hashlib.sha256(path.read_bytes() + modules).hexdigest()}"] = file
     known = {key: tests for key, tests in known.items() if key in files}
     missing = [key for key in files if key not in known]
-    work = lambda key, own: measure(root, files[key], own)  # noqa: E731
+    work = lambda key, own: measure(root, sorted(changed), files[key], own)  # noqa: E731
     for key, tests in in_children(work, missing, folder, jobs, limit=900):
         known[key] = tests or {}
         cache.write_text(json.dumps(known))

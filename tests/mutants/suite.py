@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import importlib
 import os
 import shutil
 import signal
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,25 +30,12 @@ class Batch(NamedTuple):
 
 
 class Calls:
-    """Notes how long each test of a file takes and which functions below ``src`` it calls."""
+    """Notes how long each test of a file takes and which functions it calls."""
 
-    def __init__(self, src: Path) -> None:
-        self.src, self.clock, self.setup = f"{src}/", 0.0, 0.0
+    def __init__(self) -> None:
+        self.clock, self.setup = 0.0, 0.0
         self.tests = dict[str, tuple[float, set[str]]]()
-        self.modules, self.now, self.shared = dict[str, str](), set[str](), set[str]()
-
-    def trace(self, frame: Any, event: str, argument: Any) -> None:
-        """Note the function that begins; the body of a module as ``name:``."""
-        code = frame.f_code
-        module = self.modules.get(code.co_filename)
-        if module is None:
-            inside = code.co_filename.startswith(self.src)
-            module = module_name(code.co_filename.removeprefix(self.src)) if inside else ""
-            self.modules[code.co_filename] = module
-        if module and code.co_name == "<module>":
-            self.shared.add(f"{module}:")
-        elif module and code.co_flags & 1:  # not the body of a class
-            self.now.add(f"{module}.{code.co_qualname.split('.<locals>')[0]}")
+        self.now, self.shared = set[str](), set[str]()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Close a step of a test; what a fixture does counts for every test of the file."""
@@ -63,16 +51,41 @@ class Calls:
         self.clock = sum(os.times()[:4])
 
 
-def measure(root: Path, file: str, folder: Path) -> Tests:
-    """Run the tests of a file on the package as it is."""
-    calls = Calls(root / "src")
-    sys.path.insert(0, str(root / "src"))
-    threading.settrace(calls.trace)
-    sys.settrace(calls.trace)
+class Noting(ast.NodeTransformer):
+    """Lets every function of a module say its name when it is called: far cheaper than a trace."""
+
+    def __init__(self, module: str) -> None:
+        self.names = [module]
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        self.names.append(node.name)
+        self.generic_visit(node)
+        self.names.pop()
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        name = ".".join([*self.names, node.name])
+        place = 1 if ast.get_docstring(node) else 0
+        node.body.insert(place, ast.parse(f"__import__('builtins').noted({name!r})").body[0])
+        return node
+
+
+def measure(root: Path, changed: Iterable[str], file: str, folder: Path) -> Tests:
+    """Run the tests of a file on a copy of the package whose ``changed`` modules note their calls."""
+    calls, src = Calls(), folder / "src"
+    shutil.copytree(root / "src", src, copy_function=os.link)
+    for path in changed:
+        tree = Noting(module_name(path)).visit(ast.parse((root / "src" / path).read_text()))
+        (src / path).unlink()
+        (src / path).write_text(ast.unparse(ast.fix_missing_locations(tree)))
+    builtins.noted = lambda name: calls.now.add(name)  # type: ignore[attr-defined]
+    sys.path.insert(0, str(src))
     pytest.main([file, f"--basetemp={folder}/tests", *OPTIONS], plugins=[calls])
-    sys.settrace(None)
+    loaded = {f"{name}:" for name in map(module_name, changed) if name in sys.modules}
     found = calls.tests.items()
-    return {test: (seconds, calls.setup, sorted(own | calls.shared)) for test, (seconds, own) in found}
+    return {
+        test: (seconds, calls.setup, sorted(own | calls.shared | loaded)) for test, (seconds, own) in found
+    }
 
 
 def related(fault: Fault, tests: Tests, budget: float) -> list[Batch]:
