@@ -29,17 +29,8 @@ from mutants.suite import OPTIONS, Tests, attempt, measure, related
 
 OVER = "methods aggregate train evaluate privacy data/partition *sampling *transport *loop"
 ROOMS = (
-    *(
-        "golden",
-        "unit/aggregate",
-        "unit/clients",
-        "unit/data",
-        "unit/data/partition",
-        "unit/evaluate",
-        "unit/methods",
-        "unit/privacy",
-    ),
-    *("unit/record", "unit/rounds", "unit/train", "unit", "property"),
+    "golden property unit unit/aggregate unit/clients unit/data unit/data/partition unit/evaluate unit/methods "
+    "unit/privacy unit/record unit/rounds unit/train"
 )
 """Folders of the tests that are run: near the code. What only a test far away notices is luck."""
 LEFT_OUT = ("secure", "flower", "readers")
@@ -56,6 +47,7 @@ def main() -> None:
     parser.add_argument(
         "--over", nargs="+", default=OVER.split(), help="modules and packages, such as train/sgd"
     )
+    parser.add_argument("--tests", nargs="+", default=ROOMS.split(), help="folders below tests, such as unit")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--budget", type=float, default=60, help="seconds of tests for one fault")
     parser.add_argument("--again", action="store_true", help="try survivors again, after tests were mended")
@@ -86,13 +78,13 @@ def prepare(folder: Path, modules: list[str]) -> None:
     gc.freeze()
 
 
-def measured(root: Path, changed: set[str], folder: Path, jobs: int) -> Tests:
+def measured(root: Path, rooms: list[str], changed: set[str], folder: Path, jobs: int) -> Tests:
     """Return what every test calls; kept while the test's file and the names of the changed modules stay."""
     cache = folder / "tests.json"
     known = json.loads(cache.read_text()) if cache.exists() else {}
     modules = str(sorted(changed)).encode()
     files = {}
-    for path in sorted(path for room in ROOMS for path in (root / "tests" / room).glob("test_*.py")):
+    for path in sorted(path for room in rooms for path in (root / "tests" / room).glob("test_*.py")):
         file = path.relative_to(root).as_posix()
         if not any(part in file for part in LEFT_OUT):
             files[f"{file} {hashlib.sha256(path.read_bytes() + modules).hexdigest()}"] = file
@@ -109,7 +101,7 @@ def measured(root: Path, changed: set[str], folder: Path, jobs: int) -> Tests:
 def try_faults(faults: list[Fault], results: Path, options: argparse.Namespace) -> None:
     """Try faults in the order of the draw until enough of them count; write each result at once."""
     root, folder = Path.cwd(), results.parent
-    tests = measured(root, {fault.file for fault in faults}, folder, options.jobs)
+    tests = measured(root, options.tests, {fault.file for fault in faults}, folder, options.jobs)
     done = {name: result["outcome"] for name, result in read(results).items()}
     if options.again:
         done = {name: outcome for name, outcome in done.items() if outcome != "survived"}

@@ -243,7 +243,18 @@ def test_faults_are_caught_survive_or_do_not_count_and_a_run_goes_on(toy: Path) 
     values = "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items())
     harmless.write_text(f'[[harmless]]\n{values}argument = "Nobody | calls it."\n')
 
-    command = [sys.executable, "-m", "mutants", "--over", "core", "*sampling", "--again", "--preload"]
+    command = [
+        sys.executable,
+        "-m",
+        "mutants",
+        "--over",
+        "core",
+        "*sampling",
+        "--tests",
+        ".",
+        "--again",
+        "--preload",
+    ]
     environment = {**os.environ, "PYTHONPATH": f"{TESTS}:{toy / 'src'}"}
     done = subprocess.run(
         command, cwd=toy, env=environment, capture_output=True, text=True, timeout=200, check=False
