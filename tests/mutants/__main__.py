@@ -30,9 +30,9 @@ from mutants.suite import OPTIONS, Tests, attempt, measure, related
 OVER = "methods aggregate train evaluate privacy data/partition *sampling *transport *loop"
 ROOMS = (
     "golden property unit unit/aggregate unit/clients unit/data unit/data/partition unit/evaluate unit/methods "
-    "unit/privacy unit/record unit/rounds unit/train"
+    "unit/privacy unit/record unit/rounds unit/train integration/test_run.py integration/test_transport.py"
 )
-"""Folders of the tests that are run: near the code. What only a test far away notices is luck."""
+"""Folders and files of the tests that are run: near the code. What only a test far away notices is luck."""
 LEFT_OUT = ("secure", "flower", "readers")
 """Parts of the names of test files in these folders that test something else."""
 HARMLESS = Path("tests/mutants/harmless.toml")
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument(
         "--over", nargs="+", default=OVER.split(), help="modules and packages, such as train/sgd"
     )
-    parser.add_argument("--tests", nargs="+", default=ROOMS.split(), help="folders below tests, such as unit")
+    parser.add_argument("--tests", nargs="+", default=ROOMS.split(), help="folders and files below tests")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--budget", type=float, default=60, help="seconds of tests for one fault")
     parser.add_argument("--again", action="store_true", help="try survivors again, after tests were mended")
@@ -84,18 +84,20 @@ def measured(root: Path, rooms: list[str], changed: set[str], folder: Path, jobs
     known = json.loads(cache.read_text()) if cache.exists() else {}
     modules = str(sorted(changed)).encode()
     files = {}
-    for path in sorted(path for room in rooms for path in (root / "tests" / room).glob("test_*.py")):
+    near = (root / "tests" / room for room in rooms)
+    for path in sorted(
+        path for room in near for path in ([room] if room.is_file() else room.glob("test_*.py"))
+    ):
         file = path.relative_to(root).as_posix()
         if not any(part in file for part in LEFT_OUT):
             files[f"{file} {hashlib.sha256(path.read_bytes() + modules).hexdigest()}"] = file
-    known = {key: tests for key, tests in known.items() if key in files}
     missing = [key for key in files if key not in known]
     work = lambda key, own: measure(root, sorted(changed), files[key], own)  # noqa: E731
     for key, tests in in_children(work, missing, folder, jobs, limit=900):
         known[key] = tests or {}
         cache.write_text(json.dumps(known))
         print(f"measured {len(known[key])} tests of {files[key]}", flush=True)
-    return {test: value for tests in known.values() for test, value in tests.items()}
+    return {test: value for key in files for test, value in known[key].items()}
 
 
 def try_faults(faults: list[Fault], results: Path, options: argparse.Namespace) -> None:
