@@ -8,6 +8,7 @@ backbone computes in float64; messages and the server's means are float32.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -30,6 +31,7 @@ from fedcue.train.settings import Training
 from fedcue.train.sgd import fit
 from fedcue.types import TensorTable
 
+STARTED = time.perf_counter()
 SHAPE = Architecture(width=8, depth=3, heads=2, patch=4, image_size=8, hidden=8)
 TRAIN = [[0, 0, 0, 1], [1, 1, 2], [2, 2, 1, 1, 2], [0, 2, 3, 3]]
 TEST = [[0, 1, 1], [1, 2, 2, 1, 2], [2, 1, 2, 2], [3, 0, 2, 0]]
@@ -332,6 +334,14 @@ def test_the_same_distinct_clients_are_drawn_whatever_the_method(name):
     assert all(len(set(clients)) == 2 and HELD_OUT not in clients for clients in drawn)
     periods = [{*drawn[0], *drawn[1]}, {*drawn[2], *drawn[3]}] if drawn else [{1}]
     assert any(0 not in clients for clients in periods), "class 0 must be missing in a period"
+
+
+@EVERY
+def test_seconds_are_those_that_went_by(name):
+    result = golden(name)[0].result
+    rounds = [record["seconds"] for record in result.rounds]
+    assert all(seconds > 0 for seconds in rounds)
+    assert sum(rounds) < result.summary["seconds"] < time.perf_counter() - STARTED
 
 
 def test_the_oracles_know_nothing_of_the_package():

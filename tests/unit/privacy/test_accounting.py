@@ -45,6 +45,11 @@ def renyi_epsilon(noise: float, releases: int) -> float:
     )
 
 
+def test_orders_are_fine_where_epsilon_is_large_and_reach_to_64():
+    assert (len(ORDERS), min(ORDERS), max(ORDERS)) == (99 + 54, 1.1, 64)
+    assert sorted(ORDERS)[:3] == pytest.approx([1.1, 1.2, 1.3])
+
+
 @pytest.mark.parametrize("noise", [0.8, 1.0, 3.0, 10.0])
 @pytest.mark.parametrize("releases", [1, 5, 40])
 def test_gaussian_releases_match_the_formulas(noise, releases):

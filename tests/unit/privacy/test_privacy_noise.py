@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 
 import pytest
@@ -153,9 +154,15 @@ def test_neighbours_are_told_apart_no_better_than_epsilon_allows(monkeypatch):
 # What cannot be drawn
 
 
-@pytest.mark.parametrize("deviation", [0.0, -1.0, math.nan, math.inf, 1e-300])
+@pytest.mark.parametrize("deviation", [2.0**-900, 1.0, 1e9, 2.0**900])
+def test_every_deviation_between_1e_minus_270_and_1e270_has_a_grid(deviation):
+    steps = deviation / grid(deviation)
+    assert STEPS <= steps < 2 * STEPS
+
+
+@pytest.mark.parametrize("deviation", [0.0, -1.0, math.nan, math.inf, 1e-300, 2.0**-901, 2.0**901])
 def test_deviations_without_a_grid_are_refused(deviation):
-    with pytest.raises(FedcueError, match=f"deviation {deviation} cannot be drawn"):
+    with pytest.raises(FedcueError, match=re.escape(f"deviation {deviation} cannot be drawn")):
         gaussian((1,), deviation, stream())
 
 
