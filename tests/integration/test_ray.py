@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -13,9 +14,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 from soak import assert_same_run, config
+from typer.testing import CliRunner
 
 import fedcue
 from fedcue.cli.grid_progress import GridProgress
+from fedcue.cli.main import app
 from fedcue.cli.run import start
 from fedcue.clients.federation import load_federation
 from fedcue.errors import WorkersLost
@@ -142,6 +145,18 @@ def test_runs_of_a_grid_share_the_cluster(cluster: Any, tmp_path: Path) -> None:
     assert run_grid(cells, GridProgress(Console(quiet=True), quiet=True)) == {}
     assert_same_run(one.folder, tmp_path / "fedvpt")
     assert {read_summary(cell.folder)["workers"] for cell in cells} == {1}
+
+
+def test_bench_measures_what_ray_adds(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    found = CliRunner().invoke(app, ["bench", "engine=ray", "batch=2", "seconds=0", "--json"])
+    assert found.exit_code == 0, found.output
+    result = json.loads(found.output)
+    assert result["visits"] == 2
+    assert 0 < result["added_seconds"] < result["worker_start_seconds"]
+    assert result["added_share"] == pytest.approx(result["added_seconds"] / result["visit_seconds"])
+    assert result["worker_prepare_seconds"] < result["worker_start_seconds"]
+    assert result["worker_memory_mb"] > 50
 
 
 def test_a_cluster_started_here_listens_on_loopback_alone_and_leaves_nothing(cluster: Any) -> None:

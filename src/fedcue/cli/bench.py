@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,13 +11,16 @@ from rich.table import Table
 
 from fedcue.cli.arguments import Json
 
+if TYPE_CHECKING:
+    from fedcue.plan.bench import BenchOptions
+
 
 def bench(
     settings: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="Any of backbone, image_size, batch, classes, held, seconds, workers, precision.",
+            help="Any of backbone, image_size, batch, classes, held, seconds, workers, precision, engine.",
             show_default=False,
         ),
     ] = None,
@@ -28,6 +31,8 @@ def bench(
     Weights are random, so that only the shape of the backbone must be known. For example:
 
       fedcue bench backbone=timm/vit_tiny_patch16_224 image_size=128 batch=50
+
+    With engine=ray it measures what a Ray cluster adds to a visit, and what the start of a worker takes.
     """
     from pydantic import ValidationError
 
@@ -45,11 +50,27 @@ def bench(
     except ValidationError as error:
         problems = [f"{p['loc'][0]}={p['input']!r}: {p['msg']}" for p in error.errors()]
         raise ConfigError("; ".join(problems)) from error
-    result = measure(job)
+    on_ray = job.engine == "ray"
+    result = _on_ray(job) if on_ray else measure(job)
     if as_json:
         typer.echo(json.dumps(result))
     else:
-        Console(soft_wrap=True).print(_table(result))
+        Console(soft_wrap=True).print(_ray_table(result) if on_ray else _table(result))
+
+
+def _on_ray(job: BenchOptions) -> dict[str, Any]:
+    from fedcue.plan.bench_ray import bench_ray
+
+    return bench_ray(job)
+
+
+def _ray_table(result: dict[str, Any]) -> Table:
+    from fedcue.plan.bench_ray import ROWS
+
+    table = Table("what", "measured", box=None)
+    for name, text in ROWS.items():
+        table.add_row(name, text(result))
+    return table
 
 
 def _table(result: dict[str, Any]) -> Table:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -52,6 +52,9 @@ class BenchOptions(Options):
     seconds: float = Field(default=30, ge=0, description="turns go on for so long; there are at least two")
     workers: int = Field(default=0, ge=0, description="processes of one thread each; 0: one per core")
     precision: Precision = "float32"
+    engine: Literal["local", "ray"] = Field(
+        default="local", description="ray: measure what Ray adds to a visit"
+    )
 
 
 def circumstances() -> dict[str, Any]:

@@ -21,6 +21,7 @@ from fedcue.plan.bench import (
     plain_forward_macs,
     plain_step_macs,
 )
+from fedcue.plan.bench_ray import one_client
 
 BASE = shape_of("timm/vit_base_patch16_224")
 
@@ -45,6 +46,14 @@ def test_bench_prints_a_table_with_both_counts_of_the_mixing() -> None:
     assert found.exit_code == 0, found.output
     assert "plain-equivalent share" in found.output
     assert "by the paper's formula" in found.output
+
+
+def test_the_client_that_ray_is_measured_with_has_one_batch_and_the_shape_asked_for() -> None:
+    federation = one_client(BenchOptions(batch=7, classes=5, held=3))
+    assert federation.roster.train_sizes.tolist() == [7]
+    assert federation.roster.sizes.classes == 5
+    assert federation.host.client(0).class_priors.tolist() == pytest.approx([3 / 7, 2 / 7, 2 / 7, 0, 0])
+    assert federation.model.architecture == shape_of("embedded")
 
 
 def test_bench_refuses_what_it_does_not_know() -> None:
