@@ -488,6 +488,37 @@ def flower_replies(folder: Path) -> Attempt:
     return attempt
 
 
+def secure_messages(folder: Path) -> Attempt:
+    """Read changed messages of clients in each step of a secure sum, and changed states of the server."""
+    from flwr.app import Array, ArrayRecord, RecordDict
+    from secure_round import STEPS, Round, session, vectors
+
+    from fedcue.flower.expected import ExpectedMessage
+    from fedcue.flower.messages import Member, Outcome, write_outcomes
+    from fedcue.flower.replies import read_outcomes
+    from fedcue.secure.server import Server
+
+    of, joined = session(range(3), 2), {0: Member(0, "a", "b", False, 5, 2)}
+    played, moments = Round(of, vectors(of)), []
+    for _ in STEPS:
+        before = played.server.written()
+        moments.append((before, played.play_step()[0]))
+        played.server.advance()
+
+    def attempt(random: Random) -> bool | None:
+        before, message = random.choice(moments)
+        if random.random() < 0.2:
+            Server.resume(of, mutated_json(random, before))
+            return True
+        data = mutated_bytes(random, message)
+        content = write_outcomes([Outcome(0)])
+        content["message-0"] = ArrayRecord({"data": Array("uint8", (len(data),), "safetensors", data)})
+        expected = ExpectedMessage(Server.resume(of, before))
+        return isinstance(read_outcomes(RecordDict(dict(content)), [0], expected, joined)[0], Outcome)
+
+    return attempt
+
+
 TARGETS: dict[str, Prepare] = {
     "recipes": recipe_files,
     "key=value": key_values,
@@ -502,8 +533,9 @@ TARGETS: dict[str, Prepare] = {
     "images": images,
     "Parquet files": parquet_files,
     "Flower replies": flower_replies,
+    "secure messages": secure_messages,
 }
 
 if importlib.util.find_spec("flwr") is None:
-    del TARGETS["Flower replies"]
+    del TARGETS["Flower replies"], TARGETS["secure messages"]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

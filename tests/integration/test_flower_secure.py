@@ -318,6 +318,8 @@ def test_owners_who_know_the_keys_refuse_others(tmp_path: Path) -> None:
     first = serve(MemoryGrid(members), deployment(tmp_path / "first", *SECURELY, *ALL), Silent())
     joined = json.loads((first.folder / "joined.json").read_text())
     keys = {client: member["identity"] for client, member in joined.items()}
+    written = [json.loads(path.read_text()) for path in tmp_path.glob("node-*/identities.json")]
+    assert {client: key for own in written for client, key in own.items()} == keys
     assert len(set(keys.values())) == 7
     (tmp_path / "keys.json").write_text(json.dumps(keys))
     (tmp_path / "other.json").write_text(json.dumps({**keys, "3": keys["4"]}))

@@ -55,8 +55,11 @@ class Aggregation(Options):
         """Its name, with the bound if there is one."""
         return self.name if self.norm_bound is None else f"{self.name} with norm_bound={self.norm_bound}"
 
-    def check(self, clients: int) -> None:
-        """Raise a ``ConfigError`` if the rule needs more than ``clients`` updates a round."""
+    def check(self, clients: int, first: int | None = None) -> None:
+        """Raise a ``ConfigError`` if the rule needs more than ``clients`` updates a round.
+
+        ``first`` clients are asked before round 0, if any are.
+        """
         if clients < self.least:
             raise ConfigError(
                 f"aggregate={self.name} needs at least {self.least} updates per round against its attackers, "
@@ -232,7 +235,7 @@ class Krum(Robust):
         """The guarantee of the rule needs two more than a majority."""
         return 2 * self.attackers + 3
 
-    def check(self, clients: int) -> None:
+    def check(self, clients: int, first: int | None = None) -> None:
         """Refuse rounds that are too small, and to keep so many that attackers are among them."""
         super().check(clients)
         if self.keep is not None and self.keep > clients - self.attackers:

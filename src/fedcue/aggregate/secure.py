@@ -58,14 +58,20 @@ class Secure(Aggregation):
         """Return how many of the clients asked must stay to the end: more than half of them."""
         return max(self.least, min(asked, math.floor(self.threshold * asked) + 1))
 
-    def check(self, clients: int) -> None:
+    def check(self, clients: int, first: int | None = None) -> None:
         """Refuse rounds in which a sum would be a single update, or could wrap around."""
-        if clients < self.least:
-            raise ConfigError(
-                f"aggregate=secure hides a client among others, but clients_per_round={clients}. "
-                f"Give clients_per_round={self.least} or more."
-            )
-        self.fixed_point.check_clients(clients)
+        asked = (
+            {"clients_per_round": clients}
+            if first is None
+            else {"clients_per_round": clients, "warm_start": first}
+        )
+        for setting, number in asked.items():
+            if number < self.least:
+                raise ConfigError(
+                    f"aggregate=secure hides a client among others, but {setting}={number}. "
+                    f"Give {setting}={self.least} or more."
+                )
+            self.fixed_point.check_clients(number)
 
     def leave(
         self,

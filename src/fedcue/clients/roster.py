@@ -72,7 +72,7 @@ class Roster:
             self.budget.privacy,
             self.table,
             stream or simulated_stream(config.seed),
-            asked=(len(self.schedule.first()), config.clients_per_round),
+            asked=(self.schedule.asked_first, config.clients_per_round),
         )
         self.protection.shares(0)  # refused here if the settings leave no room for them
         self.repeats_noise = self.budget.simulated = stream is None
@@ -119,7 +119,9 @@ class Roster:
                 f"evaluation.clients={config.evaluation.clients} drew held-out clients only: none that "
                 "trains would be tested. Give more, or another seed."
             )
-        config.aggregate.check(config.clients_per_round)
+        config.aggregate.check(
+            config.clients_per_round, self.schedule.asked_first if self.table.replied else None
+        )
         least = config.aggregate.least
         if self.table.replied and config.warm_start != "all" and config.warm_start < least:
             raise ConfigError(

@@ -34,6 +34,11 @@ class ClientSchedule:
             chosen = generator.choice(self.clients, size=self.per_round, replace=False)
         return [int(client) for client in self.training[chosen]]
 
+    @property
+    def asked_first(self) -> int:
+        """Number of clients that are asked before round 0."""
+        return self.clients if self.warm_start == "all" else min(self.warm_start, self.clients)
+
     def first(self) -> list[int]:
         """Return the clients that are asked before round 0: all of them, or a seeded sample."""
         if self.warm_start == "all" or self.warm_start >= self.clients:

@@ -105,6 +105,7 @@ def _app(layout: Layout) -> dict[str, object]:
                         "settings": shlex.join(layout.settings),
                         "out": str(_absolute(layout.server / "runs" / "first")),
                         "round-timeout": 600.0,
+                        "step-timeout": 120.0,
                         "node-timeout": 300.0,
                         "bind-nodes": not layout.insecure,
                     },

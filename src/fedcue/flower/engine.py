@@ -81,7 +81,7 @@ class FlowerEngine:
         self.terms = replace(
             Terms.of(terms.run, settled, terms.classes, shape, terms.clients),
             domains=self.roster.sizes.domains,
-            asked=len(self.roster.schedule.first()),
+            asked=self.roster.schedule.asked_first,
         )
         self.first_reply, self.reply, self.score = expected_replies(self.roster)
 

@@ -64,6 +64,8 @@ class Node:
 
     def members(self) -> list[Member]:
         """Return what the node tells of its clients."""
+        ids = [client.id for client in self.host.clients]
+        keys = {} if self.vault is None else self.vault.public_keys(ids)
         return [
             Member(
                 id=client.id,
@@ -74,7 +76,7 @@ class Node:
                 test_size=len(client.test),
                 validation_size=len(client.validation),
                 spent=self.journal.spent(self._images(client.id)),
-                identity="" if self.vault is None else self.vault.public_key(client.id).hex(),
+                identity=keys.get(client.id, ""),
             )
             for client in self.host.clients
         ]

@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ import numpy as np
 from fedcue.aggregate.secure import Secure
 from fedcue.errors import ClientError, ConfigError
 from fedcue.flower.certificates import write_secret
-from fedcue.record.files import write_bytes
+from fedcue.record.files import write_bytes, write_json
 from fedcue.secure import keys
 from fedcue.secure.client import Client
 from fedcue.secure.fixed_point import Words, join
@@ -43,9 +43,11 @@ class Vault:
     others: Mapping[int, bytes] | None = None
     """The public keys of all clients, if the node's owner knows them from elsewhere than the server."""
 
-    def public_key(self, client: int) -> bytes:
-        """Return the key by which others know a client of this node."""
-        return keys.identity_key(self._identity(client))
+    def public_keys(self, clients: Iterable[int]) -> dict[int, str]:
+        """Return the keys by which others know this node's clients; its owner finds them in a file, too."""
+        own = {client: keys.identity_key(self._identity(client)).hex() for client in clients}
+        write_json(self.folder / "identities.json", {str(client): key for client, key in own.items()})
+        return own
 
     def begin(self, client: int, session: Session, moment: int, words: Mapping[str, Words]) -> bytes:
         """Take part in a sum with these words; return the client's first message.

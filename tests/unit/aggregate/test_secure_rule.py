@@ -111,8 +111,10 @@ def test_more_than_the_share_of_the_clients_asked_is_needed(asked, share, needed
     [
         (["method=pfedpg"], "nothing but sums, and pfedpg needs every client's own .*Give aggregate=mean"),
         (["clients_per_round=1"], "hides a client among others, but clients_per_round=1"),
+        (["warm_start=1"], "hides a client among others, but warm_start=1"),
+        (["aggregate.limit=1.9e6", "partition=drawn", "partition.clients=3000"], "A sum over 3000 clients may not fit"),
         (["aggregate.limit=1e9"], "needs more than 53 bits"),
-        (["aggregate.limit=2e6", "aggregate.fraction_bits=32", "clients_per_round=4", "aggregate.threshold=0.4"], "threshold"),
+        (["aggregate.threshold=0.4"], "threshold"),
         (["aggregate.norm_bound=1"], "norm_bound"),
     ],
 )  # fmt: skip
