@@ -115,10 +115,9 @@ def check_protection(
             "Give aggregate=mean."
         )
     if aggregation.sums_only and table.needs_each:
-        single = [spec.name for spec in table.uploads if spec.kind == "own"]
         raise ConfigError(
             f"aggregate={aggregation.name} shows the server nothing but sums, and {method} needs every "
-            f"client's own {', '.join(single)}. Give aggregate=mean, or another method."
+            f"client's own {', '.join(sorted(table.each))}. Give aggregate=mean, or another method."
         )
     if privacy.distributed and not aggregation.sums_only:
         raise ConfigError(

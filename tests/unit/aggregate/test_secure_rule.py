@@ -18,7 +18,9 @@ from fedcue.registry import METHODS
 from fedcue.rounds.transport import check_transport
 from fedcue.types import Update
 
-SUMMED = [name for name in METHODS.builtin if name != "pfedpg"]
+SINGLE = ("pfedpg", "fedcof")
+"""Methods whose server needs every single update; ``local`` sends nothing at all."""
+SUMMED = [name for name in METHODS.builtin if name not in (*SINGLE, "local")]
 
 
 def made(name: str):
@@ -109,7 +111,7 @@ def test_more_than_the_share_of_the_clients_asked_is_needed(asked, share, needed
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["method=pfedpg"], "nothing but sums, and pfedpg needs every client's own .*Give aggregate=mean"),
+        *((["method=" + name], f"nothing but sums, and {name} needs every client's own [a-z_, ]+\\. Give aggregate=mean") for name in SINGLE),
         (["clients_per_round=1"], "hides a client among others, but clients_per_round=1"),
         (["warm_start=1"], "hides a client among others, but warm_start=1"),
         (["aggregate.limit=1e9"], "needs more than 53 bits"),
