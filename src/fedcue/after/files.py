@@ -9,16 +9,21 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedcue.after.images import read_images
 from fedcue.after.predict import Model
+from fedcue.clients.priors import is_doubtful
 from fedcue.data.decode import UnreadableError
 from fedcue.data.readers.folders import images
 from fedcue.errors import ConfigError, DataError, printable
 
 CHUNK = 100
 """Files whose pixels are in memory together."""
+
+SAMPLE = 200
+"""Files, evenly spread, that say whether the given priors can be right."""
 
 log = logging.getLogger(__name__)
 
@@ -64,15 +69,20 @@ def predict_files(
     progress: Callable[[int], None] = lambda files: None,
 ) -> Iterator[FilePrediction]:
     """Classify files in their order; with ``skip``, those that cannot be read are named and left out."""
-    for start in range(0, len(paths), CHUNK):
-        chunk = paths[start : start + CHUNK]
-        read = {path: pixels for path in chunk if (pixels := _read(path, model, skip)) is not None}
+    for read, tried in _chunks(model, paths, skip):
         if read:
             found = model.predict(list(read.values()), priors, client, details=details)
             for row, path in enumerate(read):
                 own = {name: values[row] for name, values in found.details.items()}
                 yield FilePrediction(path, found.labels[row], float(found.probabilities[row].max()), own)
-        progress(len(chunk))
+        progress(tried)
+
+
+def _chunks(model: Model, paths: Sequence[Path], skip: bool) -> Iterator[tuple[dict[Path, Tensor], int]]:
+    """Yield the pixels of a few files at a time, and how many files were tried."""
+    for start in range(0, len(paths), CHUNK):
+        chunk = paths[start : start + CHUNK]
+        yield {path: pixels for path in chunk if (pixels := _read(path, model, skip)) is not None}, len(chunk)
 
 
 def _read(path: Path, model: Model, skip: bool) -> Tensor | None:
@@ -85,3 +95,24 @@ def _read(path: Path, model: Model, skip: bool) -> Tensor | None:
             ) from error
         log.warning("Skipped %s", printable(f"{error.where}: {error.reason}"))
         return None
+
+
+def file_scores(
+    model: Model, paths: Sequence[Path], client: int | None = None, *, skip: bool = False
+) -> Tensor:
+    """Return the log probabilities ``[n, C]`` of files as if all classes were equally frequent."""
+    chunks = _chunks(model, paths, skip)
+    scores = [model.scores(list(read.values()), client) for read, _ in chunks if read]
+    if not scores:
+        raise DataError("None of the images can be read. Give others.")
+    return torch.cat(scores)
+
+
+def doubted(
+    model: Model, paths: Sequence[Path], priors: Sequence[float] | None, client: int | None, *, skip: bool
+) -> bool:
+    """Tell whether a sample of the files contradicts the given priors, or the client's."""
+    if priors is None and client is None:
+        return False
+    sample = paths[:: -(-len(paths) // SAMPLE)]
+    return is_doubtful(file_scores(model, sample, client, skip=skip), model.log_priors(priors, client).exp())

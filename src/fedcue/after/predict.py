@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file
@@ -14,6 +14,7 @@ from torch import Tensor
 from fedcue.after.hub import found
 from fedcue.after.images import Picture, read_images
 from fedcue.after.one_pass import OnePass
+from fedcue.clients.priors import estimate_priors
 from fedcue.errors import ConfigError, FedcueError, RunFolderError, unknown
 from fedcue.machine import network
 from fedcue.methods.base import Method
@@ -63,27 +64,45 @@ class Model:
     def predict(
         self,
         images: Picture | Sequence[Picture],
-        priors: Sequence[float] | None = None,
+        priors: Sequence[float] | Literal["em"] | None = None,
         client: int | None = None,
         *,
         details: bool = True,
     ) -> Predictions:
-        """Classify images for a client of the run, or under given priors.
+        """Classify images for a client of the run, or under given priors (``em``: the images' own).
 
         Images are PIL images, paths, or ``uint8`` arrays and tensors of any size, one or several; they are
         resized as in training. Without client and priors, every class counts as equally likely. Without
         ``details``, which may cost a pass of their own, only probabilities are computed.
         """
         pixels = read_images(images, self.model.architecture.image_size)
-        log_priors = self.log_priors(priors, client)
-        samples = Samples(self.one_pass(pixels), torch.zeros(len(pixels), dtype=torch.int64), log_priors)
+        if priors == "em":
+            log_priors = self.log_priors(estimate_priors(self._scores(pixels, client)).tolist(), None)
+        else:
+            log_priors = self.log_priors(priors, client)
         tensors = self.tensors(log_priors, client)
         logits, seen = [], []
-        for batch in samples.batches(100):
+        for batch in self._samples(pixels, log_priors).batches(100):
             logits.append(self.method.predict(tensors, batch))
             seen.append(self.method.inspect(tensors, batch) if details else {})
         shown = {name: torch.cat([part[name] for part in seen]) for name in seen[0]}
         return Predictions(self.classes, torch.cat(logits).softmax(1), shown)
+
+    @torch.no_grad()
+    def scores(self, images: Picture | Sequence[Picture], client: int | None = None) -> Tensor:
+        """Return log probabilities ``[n, C]`` as if all classes were equally frequent.
+
+        They are what ``estimate_priors`` and ``contradiction`` of ``fedcue.clients.priors`` take.
+        """
+        return self._scores(read_images(images, self.model.architecture.image_size), client)
+
+    def _scores(self, pixels: Tensor, client: int | None) -> Tensor:
+        even = self.log_priors(None, None)
+        tensors, batches = self.tensors(even, client), self._samples(pixels, even).batches(100)
+        return torch.cat([self.method.predict(tensors, batch) for batch in batches]).log_softmax(1)
+
+    def _samples(self, pixels: Tensor, log_priors: Tensor) -> Samples:
+        return Samples(self.one_pass(pixels), torch.zeros(len(pixels), dtype=torch.int64), log_priors)
 
     def one_pass(self, pixels: Tensor) -> OnePass:
         """Return what the method asks of the frozen backbone for images ``[n, 3, S, S]``."""
@@ -98,10 +117,9 @@ class Model:
                 f"{self.method.name} serves only clients that have trained, each with a head of its own. "
                 + self.trained_clients()
             )
-        no_images = torch.zeros(0, 3, 0, 0, dtype=torch.uint8)
         at_work = Client(
             client or 0,
-            Samples(self.one_pass(no_images), torch.zeros(0, dtype=torch.int64), log_priors),
+            self._samples(torch.zeros(0, 3, 0, 0, dtype=torch.uint8), log_priors),
             log_priors,
             self.method.table(self.sizes),
             self.sizes,

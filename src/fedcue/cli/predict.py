@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from fedcue.cli.arguments import Fetch, Trust
 from fedcue.cli.busy import busy
 from fedcue.errors import printable
 
+log = logging.getLogger(__name__)
+
 if TYPE_CHECKING:
     from fedcue.after.files import FilePrediction
     from fedcue.after.predict import Model
@@ -34,7 +37,10 @@ def predict(
     ],
     client: Annotated[int | None, typer.Option(help="Predict as this client of the run.")] = None,
     priors: Annotated[
-        Path | None, typer.Option(help="JSON file: a list of class priors, or an object {class: prior}.")
+        str | None,
+        typer.Option(
+            help="JSON file: a list of class priors, or an object {class: prior}; em: from the images."
+        ),
     ] = None,
     table: Annotated[Path | None, typer.Option("--csv", help="Write image, class, probability here.")] = None,
     skip: Annotated[
@@ -50,7 +56,7 @@ def predict(
 
       fedcue predict runs/pep-seed0 image.png --client 3
 
-      fedcue predict runs/pep-seed0 photos --csv photos.csv
+      fedcue predict runs/pep-seed0 photos --csv photos.csv --priors em
     """
     from fedcue.errors import ConfigError
     from fedcue.record.files import write_text
@@ -58,12 +64,19 @@ def predict(
     if client is not None and priors is not None:
         raise ConfigError("Give --client or --priors, not both.")
     with busy("loading the model"):
-        from fedcue.after.files import find_images
+        from fedcue.after.files import doubted, file_scores, find_images
         from fedcue.after.predict import load
+        from fedcue.clients.priors import estimate_priors
 
         model = load(folder, trust or (), fetch=fetch)
-    given = None if priors is None else _read_priors(priors, model.classes)
-    rows = _classified(model, find_images(images), given, client, details=table is None, skip=skip)
+    paths = find_images(images)
+    if priors == "em":
+        given: list[float] | None = estimate_priors(file_scores(model, paths, skip=skip)).tolist()
+    else:
+        given = None if priors is None else _read_priors(Path(priors), model.classes)
+        if len(paths) > 1 and doubted(model, paths, given, client, skip=skip):
+            log.warning("These images do not look as if their classes had the priors given. Try --priors em.")
+    rows = _classified(model, paths, given, client, details=table is None, skip=skip)
     if table is not None:
         write_text(table, _as_csv(rows))
     elif as_json:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,14 +54,16 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def classified(folder: Path, pictures: list[Path], *start: str) -> list[list[str]]:
-    command = [sys.executable, *start, str(folder / "classify.py"), *map(str, pictures)]
+def classified(
+    folder: Path, pictures: list[Path], *start: str, options: tuple[str, ...] = ()
+) -> list[list[str]]:
+    command = [sys.executable, *start, str(folder / "classify.py"), *options, *map(str, pictures)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return [line.split("\t") for line in done.stdout.splitlines()]
 
 
-def expected(run: Path, pictures: list[Path], **how: int) -> list[list[str]]:
+def expected(run: Path, pictures: list[Path], **how: Any) -> list[list[str]]:
     found = fedcue.load(run).predict(list(pictures), **how)
     most = found.probabilities.max(1).values.tolist()
     return [
@@ -78,6 +81,9 @@ def test_the_example_classifies_in_a_process_without_torch(
     ]  # fmt: skip
     assert json.loads((done.folder / "labels.json").read_text()) == list("0123456789")
     assert classified(done.folder, pictures, "-c", WITHOUT) == expected(run, pictures)
+    estimated = classified(done.folder, pictures, "-c", WITHOUT, options=("--priors", "em"))
+    assert estimated == expected(run, pictures, priors="em")
+    assert estimated != expected(run, pictures)
 
 
 def test_a_torch_program_for_a_client(run: Path, pictures: list[Path], tmp_path: Path) -> None:
