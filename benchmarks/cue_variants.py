@@ -15,6 +15,7 @@ import fedcue.methods as fm
 from fedcue.aggregate.closed_form import covariance, prototype_head, whitening
 from fedcue.methods.cue import Cue
 from fedcue.methods.pep import class_scores, mean_centroids, move_prototypes
+from fedcue.types import TensorTable
 
 
 class Mixed(Cue):
@@ -51,7 +52,8 @@ class Mixed(Cue):
 
     def warm_up(self, client: fm.Client) -> fm.Tensors:
         """Send class sums of the bare cls tokens at the mixed blocks, too."""
-        reply = super().warm_up(client)
+        cue = TensorTable(tuple(super().tensors(client.sizes)))
+        reply = super().warm_up(replace(client, table=cue))
         bare = replace(client, by_count=True).centroids(lambda batch: batch.bare_cls)
         return {**reply, "centroids": torch.cat([reply["centroids"], bare["centroids"]])}
 
@@ -59,7 +61,8 @@ class Mixed(Cue):
         """Make the head of the final block's class means, prototypes of the others'."""
         first = mean_centroids(sums.total("centroids")[1:], sums.total("holds"))
         kept = {name: first[name] for name in ("prototypes", "has_prototype")}
-        return fm.ServerState(0, {**super().start(sizes, seed, sums).tensors, **kept})
+        final = replace(sums, tensors={**sums.tensors, "centroids": sums.tensors["centroids"][:1]})
+        return fm.ServerState(0, {**super().start(sizes, seed, final).tensors, **kept})
 
     def prompter(self, tensors: fm.Tensors, batch: fm.Batch) -> fm.Prompter:
         """Give the mixed difference a slot of its own from the first mixed block on, before cue's prompt.

@@ -117,6 +117,7 @@ METHODS_TABLE = {
         "head_bias": (True, f"{OURS}: docs/cue.md"),
         "scale": (10.0, f"{OURS}: docs/cue.md"),
         "whiten": (False, f"{OURS}: docs/cue.md"),
+        "covariance": ("moments", f"{OURS}: docs/cue.md"),
     },
     "fed3r": {
         "head_bias": (True, f"{FED3R}: a 1 is appended to the features"),
@@ -126,6 +127,7 @@ METHODS_TABLE = {
     },
     "fedcof": {
         "head_bias": (False, f"{FEDCOF}: no bias"),
+        "parts": (1, f"{FEDCOF}: a mean of each class; two are its remedy for few clients"),
         "shrinkage": (1.0, f"{FEDCOF}: gamma for ViT-B/16"),
     },
     "fedrod": {
@@ -151,6 +153,7 @@ METHODS_TABLE = {
         "logit_prior": ("test", f"{OURS}: docs/cue.md"),
         "scale": (10.0, f"{OURS}: docs/cue.md"),
         "whiten": (True, f"{OURS}: docs/cue.md"),
+        "covariance": ("moments", f"{OURS}: docs/cue.md"),
         "prompts": (1, f"{OURS}: docs/cue.md"),
         "blocks": (None, f"{OURS}: docs/cue.md"),
         "head_init": ("prototypes", f"{OURS}: docs/cue.md"),

@@ -100,7 +100,7 @@ def _changed(folder: Path, overrides: Mapping[str, Any], trusted: Collection[str
     if len(kinds) > 1 and "train+test" in kinds:
         raise ConfigError(
             "method.logit_prior=train+test takes part in training. A finished run can be tested again "
-            "with none or test only if it was trained with one of these; repeat the run."
+            "with none, mask or test only if it was trained with one of these; repeat the run."
         )
     return after
 

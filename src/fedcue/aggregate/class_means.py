@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 
 class Prototypes(NamedTuple):
@@ -43,6 +43,18 @@ class CentroidSums:
         values = self.sums if by_count else self.sums / self.counts.clamp(min=1)[:, None, None]
         holds = self.counts.long() if by_count else self.counts > 0
         return {"centroids": values.transpose(0, 1).to(dtype).contiguous(), "holds": holds}
+
+
+def dealt(labels: Tensor, parts: int, generator: Generator) -> Tensor:
+    """Return for each image one of ``parts``: every class's images, dealt out at random.
+
+    Of ``n`` images of a class, part ``j`` has ``(n + parts - 1 - j) // parts``.
+    """
+    shuffled = torch.randperm(len(labels), generator=generator)
+    order = shuffled[labels[shuffled].argsort(stable=True)]
+    of_class = labels[order].contiguous()
+    number = torch.arange(len(labels)) - torch.searchsorted(of_class, of_class)  # within the class
+    return torch.empty_like(labels).index_copy(0, order, number % parts)
 
 
 class MomentSums:

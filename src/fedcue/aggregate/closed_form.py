@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -62,7 +63,7 @@ def class_means(sums: Sums) -> tuple[Tensor, Tensor]:
     """Return the class means ``[C, d]`` of all clients' images and the class counts ``[C]``."""
     counts = sums.total("holds")
     _check_known(counts)
-    return sums.total("centroids")[0] / counts.clamp(min=1)[:, None], counts
+    return sums.total("centroids").sum(0) / counts.clamp(min=1)[:, None], counts
 
 
 def ridge_head(sums: Sums, ridge: float, bias: bool) -> dict[str, Tensor]:
@@ -70,7 +71,7 @@ def ridge_head(sums: Sums, ridge: float, bias: bool) -> dict[str, Tensor]:
 
     ``A`` is the sum of ``x x^T`` and ``B`` that of ``x y^T``, with a 1 appended to ``x`` for a bias.
     """
-    gram, class_sums = whole(sums.tensors["moments"]), sums.tensors["centroids"][0]
+    gram, class_sums = whole(sums.tensors["moments"]), sums.tensors["centroids"].sum(0)
     counts = sums.tensors["holds"]
     _check_known(counts)
     if bias:
@@ -85,17 +86,26 @@ def scatter_of_means(sums: Sums) -> tuple[Tensor, Tensor]:
     The sum over classes of ``(N_c - 1) S_c [d, d]`` and that of ``N_c - 1``, of classes that several
     clients hold. ``S_c = sum_k n_kc (mu_kc - mu_c)(mu_kc - mu_c)^T / (K_c - 1)`` over those ``K_c``.
     """
-    class_sums, counts = sums.tensors["centroids"][0], sums.tensors["holds"]
-    holders = sum((F.one_hot(own.tensors["classes"], len(counts)).sum(0) for own in sums.each), counts * 0)
+    class_sums, counts = sums.tensors["centroids"].sum(0), sums.tensors["holds"]
+    holders = sum((torch.eye(len(counts))[classes].sum(0) for classes, _, _ in _single(sums)), 0 * counts)
     several = holders > 1
     freedom = torch.where(several, (counts - 1).clamp(min=0), 0.0)
     means, weights = class_sums / counts.clamp(min=1)[:, None], freedom / (holders - 1).clamp(min=1)
     scatter = class_sums.new_zeros(2 * class_sums.shape[1:])
-    for own in sums.each:
-        classes, number = own.tensors["classes"], own.tensors["holds"].double()
-        apart = own.tensors["centroids"][0].double() / number[:, None] - means[classes]
+    for classes, number, own_means in _single(sums):
+        apart = own_means - means[classes]
         scatter += (apart.T * (number * weights[classes])) @ apart
     return scatter, freedom.sum()
+
+
+def _single(sums: Sums) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield every client's classes, numbers of images and class means, of one part of its images each."""
+    for own in sums.each:
+        parts = own.tensors["centroids"].double()
+        for place, rows in enumerate(parts):
+            number = (own.tensors["holds"].double() + len(parts) - 1 - place) // len(parts)
+            there = number > 0
+            yield own.tensors["classes"][there], number[there], rows[there] / number[there, None]
 
 
 def head_of_means(sums: Sums, shrinkage: float, bias: bool) -> dict[str, Tensor]:
@@ -103,7 +113,7 @@ def head_of_means(sums: Sums, shrinkage: float, bias: bool) -> dict[str, Tensor]
 
     ``G = sum_c (N_c - 1) (S_c + shrinkage I) + N mu mu^T``.
     """
-    class_sums, counts = sums.tensors["centroids"][0], sums.tensors["holds"]
+    class_sums, counts = sums.tensors["centroids"].sum(0), sums.tensors["holds"]
     _check_known(counts)
     mean = class_sums.sum(0) / counts.sum()
     gram = scatter_of_means(sums)[0] + counts.sum() * mean.outer(mean)

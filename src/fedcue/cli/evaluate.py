@@ -21,7 +21,7 @@ def evaluate(
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="method.logit_prior=none|test, evaluation.priors=labels|uniform|em.",
+            help="method.logit_prior=none|mask|test, evaluation.priors=labels|uniform|em.",
             show_default=False,
         ),
     ] = None,

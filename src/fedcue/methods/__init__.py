@@ -5,7 +5,17 @@ from pydantic import Field
 from fedcue.aggregate.class_means import Prototypes
 from fedcue.aggregate.mean import Sums
 from fedcue.errors import ClientError, ConfigError
-from fedcue.methods.base import PAPER, STEADY, Blocks, Method, check_blocks, check_layers, classify
+from fedcue.methods.base import (
+    LOGIT_PRIOR,
+    PAPER,
+    STEADY,
+    Blocks,
+    LogitPrior,
+    Method,
+    check_blocks,
+    check_layers,
+    classify,
+)
 from fedcue.methods.client import Client
 from fedcue.methods.tensors import (
     First,
@@ -33,6 +43,7 @@ from fedcue.train.sgd import Loss, StepFilter
 from fedcue.types import ServerState, Sizes, Tensors, TensorSpec, Update, put_rows, take_rows
 
 __all__ = [
+    "LOGIT_PRIOR",
     "PAPER",
     "STEADY",
     "Batch",
@@ -43,6 +54,7 @@ __all__ = [
     "Field",
     "First",
     "Insertion",
+    "LogitPrior",
     "Loss",
     "LowRank",
     "Method",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 import torch.nn.functional as F
 from pydantic import AfterValidator, Field
 from torch import Tensor
@@ -39,6 +40,10 @@ STEADY: dict[str, Any] = {**PAPER, "training.lr_decay": 1.0, "training.clip_norm
 """The same with a constant rate and gradients of any length."""
 
 
+LogitPrior = Literal["none", "test", "train+test", "mask"]
+LOGIT_PRIOR = "add the log of the client's class prior to the logits; mask: only rule out classes without one"
+
+
 class Method(Options):
     """Base of all methods: FedAvg of a linear head; hyper-parameters are the fields."""
 
@@ -52,9 +57,7 @@ class Method(Options):
 
     head_bias: bool = Field(default=False, description="give the linear head a bias")
     weighting: Weighting = Field(default="uniform", description="weights of the clients in the average")
-    logit_prior: Literal["none", "test", "train+test"] = Field(
-        default="none", description="add the log of the client's class prior to the logits"
-    )
+    logit_prior: LogitPrior = Field(default="none", description=LOGIT_PRIOR)
     prior_smoothing: float = Field(
         default=0.0, ge=0, lt=1, description="share of the class prior that is spread over all classes"
     )
@@ -150,7 +153,11 @@ class Method(Options):
     def predict(self, tensors: Tensors, batch: Batch) -> Tensor:
         """Return the logits ``[B, C]`` a client decides with."""
         logits = self.logits(tensors, batch)
-        return logits if self.logit_prior == "none" else logits + batch.log_priors
+        if self.logit_prior == "none":
+            return logits
+        if self.logit_prior == "mask":
+            return logits.masked_fill(batch.log_priors == -torch.inf, -torch.inf)
+        return logits + batch.log_priors
 
     def inspect(self, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
         """Return per-image tensors worth looking at, such as PEP's mixing weights."""

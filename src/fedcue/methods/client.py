@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
-from fedcue.aggregate.class_means import CentroidSums, MomentSums, Prototypes
+from fedcue.aggregate.class_means import CentroidSums, MomentSums, Prototypes, dealt
 from fedcue.train.batches import Batch, Samples
 from fedcue.train.settings import Training
 from fedcue.train.sgd import Loss, Moments, StepFilter, fit
@@ -112,14 +112,20 @@ class Client:
         return sums.reply(self.by_count, self.table["centroids"].dtype)
 
     def statistics(self, vectors: Callable[[Batch], Tensor]) -> dict[str, Tensor]:
-        """Return class sums and counts of ``vectors [B, d]`` and, if declared, their second moments."""
+        """Return class sums and counts of ``vectors [B, d]`` and, if declared, their second moments.
+
+        Sums are of as many random parts of the images as are declared.
+        """
         moments = MomentSums() if "moments" in self.table else None
+        parts = self.table["centroids"].shape[0] or 1
+        part = dealt(self.samples.labels, parts, self.generator)
 
         def seen(batch: Batch) -> Tensor:
             found = vectors(batch)
             if moments is not None:
                 moments.add(found)
-            return found[:, None]
+            own = torch.arange(parts) == part[batch.rows, None]  # [B, parts]
+            return own[:, :, None].to(found) * found[:, None]
 
         reply = replace(self, by_count=True).centroids(seen)
         if moments is not None:

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 import fedcue.methods as fm
-from fedcue.methods.statistics_head import PrototypeHead
+from fedcue.methods.statistics_head import WHITEN, PrototypeHead
 
 
 class Cue(PrototypeHead):
@@ -19,15 +19,13 @@ class Cue(PrototypeHead):
 
     name: ClassVar[str] = "cue"
 
-    logit_prior: Literal["none", "test", "train+test"] = fm.Field(
-        default="test", description="add the log of the client's class prior to the logits"
-    )
+    logit_prior: fm.LogitPrior = fm.Field(default="test", description=fm.LOGIT_PRIOR)
     prompts: int = fm.Field(default=1, ge=1, description="number of prompts per block")
     blocks: int | None = fm.Field(default=None, ge=1, description="first blocks with prompts (default: all)")
     head_init: Literal["prototypes", "random"] = fm.Field(
         default="prototypes", description="how the head starts; random: no client is asked before round 0"
     )
-    whiten: bool = fm.Field(default=True, description="send second moments too: make directions comparable")
+    whiten: bool = fm.Field(default=True, description=WHITEN)
 
     def check(self, sizes: fm.Sizes) -> None:
         """Refuse prompts for blocks the backbone does not have."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import fedcue.methods as fm
 from fedcue.aggregate.closed_form import head_of_means
-from fedcue.methods.statistics_head import Untrained, class_statistics
+from fedcue.methods.statistics_head import PARTS, Untrained, class_statistics
 
 
 class FedCOF(Untrained):
@@ -18,11 +18,12 @@ class FedCOF(Untrained):
 
     name: ClassVar[str] = "fedcof"
 
+    parts: int = fm.Field(default=1, ge=1, description=PARTS)
     shrinkage: float = fm.Field(default=1.0, ge=0, description="added to the diagonal of covariances (gamma)")
 
     def replies(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
         """Declare class sums and counts, ``C_k d + C_k`` numbers: the server needs every client's own."""
-        return class_statistics(sizes, each=True)
+        return class_statistics(sizes, each=True, parts=self.parts)
 
     def head(self, sums: fm.Sums) -> fm.Tensors:
         """Return ``pinv(G) s_c``, each class's weights of length 1."""

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 import fedcue.methods as fm
-from fedcue.aggregate.closed_form import class_means, covariance, prototype_head, whitening
+from fedcue.aggregate.closed_form import class_means, covariance, prototype_head, scatter_of_means, whitening
+
+WHITEN = "make directions comparable by the covariance within classes"
+PARTS = "class sums of so many random parts of a class's images: more to estimate a covariance from"
 
 
 def class_statistics(
-    sizes: fm.Sizes, moments: bool = False, each: bool = False, dtype: torch.dtype = torch.float32
+    sizes: fm.Sizes,
+    moments: bool = False,
+    each: bool = False,
+    parts: int = 1,
+    dtype: torch.dtype = torch.float32,
 ) -> list[fm.TensorSpec]:
     """Declare class sums and counts and, if asked for, the lower half of the second moments.
 
-    With ``each`` the server needs every client's sums and counts.
+    With ``each`` the server needs every client's sums and counts. Sums are by ``parts``, counts are not.
     """
-    shape = (1, sizes.classes, sizes.width)
+    shape = (parts, sizes.classes, sizes.width)
     rows = [
         fm.reply("centroids", shape, "class_sums", rows=1, dtype=dtype),
         fm.reply("holds", (sizes.classes,), "class_counts", rows=0, dtype=torch.int64),
@@ -85,16 +92,23 @@ class PrototypeHead(StatisticsHead):
 
     head_bias: bool = fm.Field(default=True, description="centre the images too, not the prototypes alone")
     scale: float = fm.Field(default=10.0, gt=0, description="first logit of a class's own prototype")
-    whiten: bool = fm.Field(default=False, description="send second moments too: make directions comparable")
+    whiten: bool = fm.Field(default=False, description=WHITEN)
+    covariance: Literal["moments", "means"] = fm.Field(
+        default="moments", description="from second moments, or from the clients' class means alone (FedCOF)"
+    )
 
     def replies(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
-        """Declare class sums and counts and, for whitening, second moments."""
-        return class_statistics(sizes, moments=self.whiten)
+        """Declare class sums and counts and, for whitening by them, second moments."""
+        from_means = self.covariance == "means"
+        return class_statistics(sizes, self.whiten and not from_means, each=self.whiten and from_means)
 
     def head(self, sums: fm.Sums) -> fm.Tensors:
         """Return the head of all images' class means, after whitening if asked for."""
         means, counts = class_means(sums)
         transform = None
-        if self.whiten:
+        if self.whiten and self.covariance == "means":
+            scatter, freedom = scatter_of_means(sums)
+            transform = whitening(scatter / freedom.clamp(min=1))
+        elif self.whiten:
             transform = whitening(covariance(sums.total("moments"), means, counts))
         return prototype_head(means, counts > 0, self.scale, transform)

@@ -167,6 +167,17 @@ def test_logit_prior_adds_the_clients_log_prior_to_the_logits(name, federation):
 
 
 @EVERY
+def test_a_mask_rules_out_classes_without_a_prior_and_changes_no_other_logit(name, federation):
+    runs = {
+        kind: federation(METHODS.get(name)(logit_prior=kind), images=8).run(1) for kind in ("none", "mask")
+    }
+    held = runs["mask"].tiny.host.log_priors(0) > -torch.inf
+    assert held.tolist() == [True, True, False, False]
+    expected = torch.where(held, runs["none"].predict(0), -torch.inf)
+    assert torch.equal(runs["mask"].predict(0), expected)
+
+
+@EVERY
 def test_logit_prior_in_training_makes_known_classes_easy(name, federation):
     training = Training(lr=0.0, epochs=1)
     losses = {

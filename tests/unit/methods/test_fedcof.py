@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import fedcue
+from fedcue.aggregate.class_means import dealt
 from fedcue.aggregate.closed_form import scatter_of_means
 from fedcue.aggregate.mean import sum_updates
 from fedcue.errors import ConfigError
@@ -16,6 +17,7 @@ from fedcue.types import Sizes, Update
 
 CIFAR100 = Sizes(classes=100, width=768, depth=12, patch=16, clients=100)
 SIZES = Sizes(classes=3, width=4, depth=2, patch=4, clients=50)
+LABELS = [[0, 0, 0, 0, 1, 1, 1], [1, 1, 1, 2], [1, 1, 1, 3], [0, 1]]
 SPREAD = torch.tensor([[3.0, 0, 0, 0], [1, 2, 0, 0], [0, 1, 1, 0], [0, 0, 0, 0.5]]).double()
 
 
@@ -70,16 +72,42 @@ def test_it_comes_close_to_ridge_regression_on_second_moments(federation):
         assert sum(run.accuracy(client) for client in range(4)) == 4, method  # client 3 is held out
 
 
-def test_a_client_sends_what_the_publication_counts():
-    """``C_k d + C_k``: a mean and a number for each class it has."""
+def test_random_halves_of_each_class_are_as_good_as_twice_as_many_clients(federation):
+    whole, halves = (federation(FedCOF(parts=parts), labels=LABELS).run(0) for parts in (1, 2))
+    for one, two in zip(whole.replies, halves.replies, strict=True):
+        torch.testing.assert_close(two.tensors["centroids"].sum(0), one.tensors["centroids"][0])
+        assert torch.equal(two.tensors["holds"], one.tensors["holds"])
+    found = [scatter_of_means(sum_updates(run.replies, run.tiny.host.table)) for run in (whole, halves)]
+    ranks = [torch.linalg.matrix_rank(scatter, rtol=1e-6) for scatter, _ in found]
+    assert [freedom for _, freedom in found] == [9 - 1, 9 - 1 + 4 - 1]  # classes 2 and 3 have one image each
+    assert ranks == [2, 5 + 1]  # of class 1 three means, or six; of class 0 one, or two
+    assert whole.accuracy(1) == halves.accuracy(1) == 1
+
+
+def test_a_half_has_the_number_of_images_that_the_server_takes_it_to_have():
+    labels = torch.tensor([2, 0, 0, 2, 2, 0, 2, 2, 1])
+    for parts in (1, 2, 3, 4):
+        part = dealt(labels, parts, torch.Generator().manual_seed(parts))
+        for c, n in enumerate([3, 1, 5]):
+            found = torch.bincount(part[labels == c], minlength=parts).tolist()
+            assert found == [(n + parts - 1 - place) // parts for place in range(parts)]
+    drawn = {tuple(dealt(labels, 2, torch.Generator().manual_seed(i)).tolist()) for i in range(9)}
+    assert len(drawn) > 1
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_client_sends_what_the_publication_counts(parts):
+    """``C_k d + C_k``: a mean and a number for each class it has; of halves two means."""
     config = fedcue.configure("default", ["method=fedcof", "transport=sparse"])
-    table = FedCOF().table(CIFAR100)
+    table = FedCOF(parts=parts).table(CIFAR100)
     reply = {spec.name: torch.zeros(*spec.shape, dtype=spec.dtype) for spec in table if spec.replied}
     reply["holds"][:10] = 5
     wire = Wire(config, table)
     wire.first_reply(Update(0, 50, reply))
-    assert wire.traffic.upload_floats == 10 * 768
-    assert wire.traffic.upload_bytes == 4 * 10 * 768 + (8 + 4) * 10  # counts, and which classes they are of
+    assert wire.traffic.upload_floats == parts * 10 * 768
+    assert (
+        wire.traffic.upload_bytes == 4 * parts * 10 * 768 + (8 + 4) * 10
+    )  # counts, and which classes they are of
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,35 @@ def test_clients_send_class_sums_counts_and_if_asked_for_moments(federation, whi
         torch.testing.assert_close(reply["moments"], (x.T @ x)[lower[0], lower[1]])
 
 
+def test_whitening_by_class_means_sends_no_second_moments_and_uses_fedcofs_covariance(federation):
+    run = federation(NCM(whiten=True, covariance="means", scale=3.0)).run(0)
+    assert set(run.replies[0].tensors) == {"centroids", "holds"}
+    assert run.tiny.host.table.each == ("centroids", "holds")
+    means, counts = (sum(reply.tensors[name] for reply in run.replies) for name in ("centroids", "holds"))
+    means, counts = (means[0] / counts[:, None]).double().numpy(), counts.numpy()
+    scatter, freedom = np.zeros((32, 32)), 0
+    for c in (1, 2):  # which two clients hold: classes 0 and 3 say nothing
+        for reply in run.replies:
+            if number := int(reply.tensors["holds"][c]):
+                apart = reply.tensors["centroids"][0, c].double().numpy() / number - means[c]
+                scatter += (counts[c] - 1) * number * np.outer(apart, apart)
+        freedom += counts[c] - 1
+    spread = scatter / freedom
+    shrunk = (1 - SHRINKAGE) * spread + SHRINKAGE * np.trace(spread) / 32 * np.eye(32)
+    transform = np.linalg.inv(np.linalg.cholesky(shrunk))
+    rows = (means - means.mean(0)) @ transform.T
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    expected = 3.0 / lengths.mean() * (rows / lengths) @ transform
+    np.testing.assert_allclose(run.state.tensors["head"].numpy(), expected, rtol=2e-3, atol=2e-3)
+
+
+def test_where_no_class_has_two_holders_the_means_are_taken_as_they_are(federation):
+    labels = [[0, 0], [1, 1], [2, 2], [3]]
+    whitened = federation(NCM(whiten=True, covariance="means"), labels=labels).start().tensors
+    plain = federation(NCM(), labels=labels).start().tensors
+    torch.testing.assert_close(whitened["head"], plain["head"], rtol=1e-4, atol=1e-4)
+
+
 def test_a_prototype_gives_its_own_class_the_logit_scale_on_average(federation):
     tiny = federation(NCM(scale=7.0), images=8)
     x, labels = features_and_labels(tiny)

@@ -38,6 +38,8 @@ VARIANTS = [
     ("fed3r", (("features", "random"), ("width", 12), ("head_bias", False))),
     ("cue", (("whiten", False), ("blocks", 2))),
     ("cue", (("head_init", "random"),)),
+    ("cue", (("covariance", "means"),)),
+    ("fedcof", (("parts", 3),)),
     ("pfedpg", (("descriptor_vectors", "prompts"), ("head_bias", True))),
     ("sgpt", (("groups", 7), ("prompts", 2), ("group_blocks", 2))),
     ("fedvpt_deep", (("blocks", 3), ("prompts", 2))),
