@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from fedcue.record.files import without_formula
 from fedcue.report.measures import Row, differences
 
 
@@ -51,5 +52,6 @@ def rows_as_csv(rows: Sequence[Row], measures: Sequence[str]) -> str:
         found = [row.over_seeds(name) for name in measures]
         numbers = [value for one in found for value in (one.mean, one.std)]
         texts = ["" if value is None else repr(value) for value in numbers]
-        writer.writerow([row.group.method, row.group.variant, len(row.group.runs), *texts])
+        names = map(without_formula, (row.group.method, row.group.variant))
+        writer.writerow([*names, len(row.group.runs), *texts])
     return text.getvalue()

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedcue.record.files import explained, write_text
+from fedcue.record.files import explained, without_formula, write_text
 from fedcue.report.figures.catalogue import FIGURES
 from fedcue.report.figures.draw import FORMATS, save
 from fedcue.report.groups import group_runs
@@ -49,7 +49,7 @@ def write_table(methods: MethodTable, folder: Path) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(methods.table.headings)
-    writer.writerows(["" if key is None else key for key in line] for line in methods.keys)
+    writer.writerows(["" if key is None else without_formula(key) for key in line] for line in methods.keys)
     write_text(folder / "methods.csv", text.getvalue())
     write_text(folder / "methods.md", markdown(methods.table))
     write_text(folder / "methods.tex", latex(methods.table))

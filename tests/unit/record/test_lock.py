@@ -83,6 +83,7 @@ def test_a_link_or_a_pipe_in_place_of_a_file_is_neither_written_nor_waited_for(t
         (folder / name).unlink()
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / ".round-000001.ckpt.part").symlink_to(tmp_path / "new")
+    (folder / "checkpoints" / ".round-000002.ckpt.part").write_text("half")
     opened = RunFolder(folder)
     opened.open(resume=True)
     opened.close()

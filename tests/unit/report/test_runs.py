@@ -40,7 +40,7 @@ def test_tells_finished_running_and_stopped_runs_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["config.toml", "metrics.jsonl", "summary.json", "clients.csv", "analysis.safetensors"]
 )
-@pytest.mark.parametrize("content", [b"\xff\x00{[", b'{"a": [', b"[1]\n"])
+@pytest.mark.parametrize("content", [b"\xff\x00{[", b'{"a": [', b"[1]\n", b"a." * 1_500 + b"a = 1"])
 def test_a_damaged_file_damages_one_run_and_not_the_report(tmp_path: Path, name: str, content: bytes) -> None:
     folder = write_run(tmp_path / "bad")
     (folder / name).write_bytes(content)
