@@ -14,6 +14,7 @@ import pytest
 from annotated_types import Ge, Gt, Le, Lt
 from support import FACTS
 
+from fedcue.methods.base import Method
 from fedcue.registry import AGGREGATES, METHODS, PARTITIONS, PRIVACY
 from fedcue.train.settings import Training
 
@@ -22,6 +23,7 @@ SIGNS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}
 
 def parts() -> Iterator[tuple[str, type]]:
     yield "training", Training
+    yield "method", Method
     for registry in (METHODS, AGGREGATES, PRIVACY, PARTITIONS):
         for name in registry.builtin:
             yield f"{registry.kind} {name}", registry.get(name)
@@ -56,11 +58,21 @@ def words(field: Any) -> list[str]:
     return [word for part in _inner(field.annotation) for word in get_args(part) if isinstance(word, str)]
 
 
-def found() -> dict[tuple[str, str], tuple[str, str, str]]:
+def rows(options: type) -> dict[str, tuple[str, str, str]]:
+    fields = options.model_fields.items()
     return {
-        (part, key): (repr(field.default), " ".join(limits(field)), " ".join(words(field)))
+        key: (repr(field.default), " ".join(limits(field)), " ".join(words(field))) for key, field in fields
+    }
+
+
+def found() -> dict[tuple[str, str], tuple[str, str, str]]:
+    """Return every option; what all methods have is told once, and again only where one has it otherwise."""
+    common = rows(Method)
+    return {
+        (part, key): row
         for part, options in parts()
-        for key, field in options.model_fields.items()
+        for key, row in rows(options).items()
+        if options is Method or not (issubclass(options, Method) and common.get(key) == row)
     }
 
 
