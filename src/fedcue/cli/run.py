@@ -104,6 +104,12 @@ def print_result(console: Console, result: Result) -> None:
         + f"  ({_seconds(summary)})",
         highlight=False,
     )
+    best = summary.get("best_validation")
+    if best is not None:
+        console.print(
+            f"best on validation images: round {best['round']} with {best['mean_accuracy']:.1%}",
+            highlight=False,
+        )
     for line in result.warnings:
         console.print(escape(line), highlight=False)
     console.print(f"results in {result.folder}", highlight=False)

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from support import SMALL
 
 import fedcue
+from fedcue.cli.run import print_result
 from fedcue.errors import ConfigError
 from fedcue.rounds.patience import Patience, best_validation
 
@@ -38,7 +40,9 @@ def test_the_first_of_the_best_rounds_is_named() -> None:
     assert best_validation(records(None)) is None
 
 
-def test_a_run_ends_early_says_why_and_names_its_best_round(tmp_path: Path) -> None:
+def test_a_run_ends_early_says_why_and_names_its_best_round(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = [*SMALL, "method=head", "rounds=9", "evaluation.on=validation", "evaluation.patience=2"]
     config = fedcue.configure("default", [*settings, "training.lr=0", "training.head_lr=0"])
     result = fedcue.run(config, tmp_path / "run")
@@ -47,6 +51,8 @@ def test_a_run_ends_early_says_why_and_names_its_best_round(tmp_path: Path) -> N
     assert summary["best_validation"] == {"round": 1, "mean_accuracy": result.rounds[0]["mean_accuracy"]}
     assert "evaluation.patience=2" in summary["ended_early"]
     assert "ended after round 3" in result.warnings[0]
+    print_result(Console(), result)
+    assert "best on validation images: round 1 with" in capsys.readouterr().out
     again = fedcue.run(config, tmp_path / "run", resume=True)
     assert again.summary["rounds"] == 3, "a resumed run remembers"
 
