@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from soak import assert_same_run, config
+from support import SMALL
 from typer.testing import CliRunner
 
 import fedcue
@@ -147,6 +150,30 @@ def test_runs_of_a_grid_share_the_cluster(cluster: Any, tmp_path: Path) -> None:
     assert {read_summary(cell.folder)["workers"] for cell in cells} == {1}
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_run_that_is_stopped_or_killed_leaves_no_process(tmp_path: Path, number: int, code: int) -> None:
+    settings = [*SMALL, "rounds=500", "evaluation.every=0", "engine=ray", "method=fedvpt"]
+    command = [sys.executable, "-m", "fedcue", "run", *settings, "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    until(lambda: (metrics.exists() and metrics.stat().st_size) or process.poll() is not None)
+    started = descendants(process.pid)
+    assert started
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == code, output
+    assert (f"go on with: fedcue resume {tmp_path / 'run'}" in output) == (number == signal.SIGTERM)
+    until(lambda: not any(alive(one) for one in started))
+
+
+def alive(process: int) -> bool:
+    """Tell whether a process lives, whoever its parent is."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def test_bench_measures_what_ray_adds(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     found = CliRunner().invoke(app, ["bench", "engine=ray", "batch=2", "seconds=0", "--json"])
@@ -174,8 +201,8 @@ def test_a_cluster_started_here_listens_on_loopback_alone_and_leaves_nothing(clu
     assert not folder.exists()
 
 
-def descendants() -> list[int]:
-    """Return all living processes that this one started, and that those started."""
+def descendants(of: int | None = None) -> list[int]:
+    """Return all living processes that this one or another started, and that those started."""
     parents = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -184,7 +211,7 @@ def descendants() -> list[int]:
             continue
         if fields[0] != "Z":
             parents[int(entry.name)] = int(fields[1])
-    found = [os.getpid()]
+    found = [of or os.getpid()]
     for parent in found:
         found += [process for process, above in parents.items() if above == parent]
     return found[1:]

@@ -33,7 +33,7 @@ class Actor:
     """A worker that takes one slot of the cluster, if there is one."""
 
     def __init__(self, ray: FakeRay) -> None:
-        self.ray, self.alive, self.node = ray, True, None
+        self.ray, self.alive, self.node, self.stands_still = ray, True, None, False
         self.prepare = SimpleNamespace(remote=lambda *_: Answer(self, lambda: Arrival(0, 0.0, 0.0)))
         self.visit = SimpleNamespace(
             remote=lambda step, job: Answer(self, lambda: (ray.behaviour(self, step, job), 0.5))
@@ -74,7 +74,8 @@ class FakeRay:
     def wait(
         self, answers: list[Answer], num_returns: int, timeout: float
     ) -> tuple[list[Answer], list[Answer]]:
-        there = [one for one in answers if not one.actor.alive or one.actor.find_place()]
+        moving = [one for one in answers if not one.actor.stands_still]
+        there = [one for one in moving if not one.actor.alive or one.actor.find_place()]
         self.random.shuffle(there)  # order must come from the pool
         return there[:num_returns], []
 

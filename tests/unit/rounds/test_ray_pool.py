@@ -138,6 +138,20 @@ def test_a_visit_that_kills_every_worker_ends_the_run() -> None:
     assert len(ray.actors) == MOST_LOSSES
 
 
+def test_a_worker_that_stands_still_is_replaced_after_the_clients_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pools, "GRACE", 0.0)
+    ray = FakeRay({"a": 1}, echo)
+    pool = made(ray)
+    list(pool.map("train", jobs(1)))
+    pool.client_timeout = 0.01
+    ray.actors[0].stands_still = True
+    assert list(pool.map("train", jobs(3))) == [("train", job) for job in jobs(3)]
+    assert [actor.alive for actor in ray.actors] == [False, True]
+    assert pool.last_loss == "it did not come back after 0.01 s"
+
+
 def test_a_bug_is_raised_at_once_and_a_users_mistake_as_what_it_is() -> None:
     asked: list[int] = []
 

@@ -30,9 +30,8 @@ class RayEngine(Simulator):
         with ExitStack() as undo:
             self.cluster = undo.enter_context(joined(config))
             parcel = self.cluster.ray.put(Parcel.of(federation))
-            self.pool = Pool(
-                self.cluster, parcel, config.workers, config.engine.timeout, federation.host.stop.check
-            )
+            check, patience = federation.host.stop.check, config.engine.timeout
+            self.pool = Pool(self.cluster, parcel, config.workers, patience, check, config.client_timeout)
             undo.callback(self.pool.close)
             self._stack.push(undo.pop_all())
         let_work(federation.host)

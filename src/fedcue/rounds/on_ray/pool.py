@@ -27,6 +27,9 @@ LOOK = 1.0
 AHEAD = 3
 """Visits per worker that are prepared and not yet taken, so that no worker waits."""
 
+GRACE = 10.0
+"""Seconds that a worker has to end a visit by itself, after ``client_timeout``."""
+
 MOST_LOSSES = 5
 """A visit that lost so many workers is what kills them."""
 
@@ -55,6 +58,8 @@ class Member:
     answer: Any
     arrival: Arrival | None = None
     visit: Visit | None = None
+    since: float = 0.0
+    """When it was given its visit."""
 
     @property
     def idle(self) -> bool:
@@ -72,6 +77,8 @@ class Pool:
     timeout: float
     check: Callable[[], None]
     """Called all the time; raises when the user stopped the run."""
+    client_timeout: float | None = None
+    """Seconds that a visit may take; a worker that does not come back then is taken for lost."""
     members: list[Member] = field(default_factory=list)
     last_visited: dict[int, Member] = field(default_factory=dict)
     """Who has a client's frozen values already."""
@@ -161,10 +168,12 @@ class Pool:
 
     def _give(self, member: Member, visit: Visit) -> None:
         member.visit, self.last_visited[visit.client] = visit, member
+        member.since = time.monotonic()
         member.answer = member.actor.visit.remote(visit.step, visit.job)
 
     def _answers(self, waiting: list[Visit]) -> Iterator[tuple[Visit, Any]]:
         """Wait a moment for answers; a visit that was lost goes to the front of those waiting."""
+        self._lose_late(waiting)
         busy = {member.answer: member for member in self.members if member.answer is not None}
         if not busy:
             time.sleep(POLL)
@@ -185,6 +194,13 @@ class Pool:
                 self.seconds += seconds
                 if visit is not None:
                     yield visit, outcome
+
+    def _lose_late(self, waiting: list[Visit]) -> None:
+        """Take workers for lost that stand still: stopped, swapped out, or waiting for a disk."""
+        if self.client_timeout is not None:
+            latest = time.monotonic() - self.client_timeout - GRACE
+            for member in [one for one in self.members if one.visit is not None and one.since < latest]:
+                self._lose(member, waiting, f"it did not come back after {self.client_timeout:g} s")
 
     def _received(self, answer: Any) -> Any:
         """Return an answer; a mistake of the user's is raised as it was there, a bug with its traceback."""
