@@ -222,12 +222,11 @@ def test_a_round_with_too_few_updates_is_drawn_again(
 
 
 def test_a_diverging_run_says_so_instead_of_recording_nan(tmp_path: Path) -> None:
+    too_fast = ["training.head_lr=1e30", "training.clip_norm=1e30", "training.epochs=3"]
     with pytest.raises(
         FedcueError, match=r"min_updates=1 updates in 10 draws.*loss (nan|inf).*learning rates"
     ):
-        fedcue.run(
-            small("training.head_lr=1e30", "training.clip_norm=1e30", "training.epochs=3"), tmp_path / "run"
-        )
+        fedcue.run(small("method=head", "clients_per_round=1", *too_fast), tmp_path / "run")
     assert "NaN" not in (tmp_path / "run" / "config.toml").read_text()
 
 
