@@ -46,9 +46,11 @@ def sparkline(values: Sequence[float], width: int = 16) -> str:
 
 
 def loss_text(record: Mapping[str, Any]) -> str:
-    """Return a round's training loss or, where clients keep it to themselves, the privacy spent."""
-    loss = record["train_loss"]
-    return f"epsilon {record['epsilon']:.2f}" if loss is None else f"loss {loss:.3f}"
+    """Return a round's training loss or, where clients keep it to themselves, the privacy spent if any is."""
+    loss, epsilon = record["train_loss"], record.get("epsilon")
+    if loss is not None:
+        return f"loss {loss:.3f}"
+    return "loss not told" if epsilon is None else f"epsilon {epsilon:.2f}"
 
 
 def header(roster: Roster, folder: Path) -> list[str]:

@@ -16,7 +16,7 @@ from fedcue.config.layers import load
 from fedcue.model.vit import Architecture
 from fedcue.rounds import progress as progress_module
 from fedcue.rounds.observers import Silent
-from fedcue.rounds.progress import BETTER, News, RunProgress, header, is_live
+from fedcue.rounds.progress import BETTER, News, RunProgress, header, is_live, loss_text
 
 
 def record(accuracy: float | None, failed: int = 0) -> dict[str, Any]:
@@ -137,3 +137,15 @@ def test_a_notebook_gets_a_display_only_where_it_can_draw_one(monkeypatch: pytes
     for found in (object(), None):
         monkeypatch.setattr(progress_module, "find_spec", lambda name, found=found: found)
         assert is_live(notebook) == (found is not None)
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"train_loss": 1.25, "epsilon": 2.0}, "loss 1.250"),
+        ({"train_loss": None, "epsilon": 2.0}, "epsilon 2.00"),
+        ({"train_loss": None}, "loss not told"),
+    ],
+)
+def test_a_loss_that_clients_keep_to_themselves_is_not_missed(record: dict[str, float], words: str) -> None:
+    assert loss_text(record) == words
