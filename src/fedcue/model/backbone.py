@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedcue.errors import BackboneError, shown
-from fedcue.machine import network_allowed
+from fedcue.machine import network_allowed, one_thread
 from fedcue.model.vit import Architecture, VisionTransformer, interpolate_positions
 
 log = logging.getLogger(__name__)
@@ -30,13 +30,15 @@ _IGNORED = ("head.", "head_dist.", "fc_norm.", "mask_token")
 _HEADS = {"huge": 16, "giant_patch14_dinov2": 24, "giant_patch14_reg4_dinov2": 24, "giant": 16}
 
 
+@one_thread()
 def load_backbone(name: str = EMBEDDED, image_size: int | None = None) -> VisionTransformer:
-    """Load the backbone ``name`` for square images of ``image_size`` pixels, frozen, in eval mode."""
+    """Load the backbone ``name`` for square images of ``image_size`` pixels, frozen, in eval mode.
+
+    With one thread: in a process forked from one that used them, torch's other threads do not answer.
+    """
     weights = locate(name)
     config = _read_config(weights)
-    with _opened(
-        weights
-    ) as file:  # shapes first: nothing is read or made room for before all is known to fit
+    with _opened(weights) as file:  # shapes first: nothing is made room for before all is known to fit
         names = [name for name in file.keys() if not name.startswith(_IGNORED)]  # noqa: SIM118
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
         architecture = _architecture(weights, config, shapes, image_size)

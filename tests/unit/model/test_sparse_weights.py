@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 from support.memory import peak_bytes
@@ -34,3 +36,15 @@ def test_a_report_does_not_read_tensors_by_the_gigabyte(tmp_path: Path) -> None:
     before += "from fedcue.report.run_files import tensors"
     code = "try:\n    tensors(Path('analysis.safetensors'))\nexcept RunFolderError as error:\n"
     assert peak_bytes(before, code + "    assert 'more than 256 MiB' in str(error)", tmp_path) < 50 * 2**20
+
+
+def test_a_process_forked_after_torch_used_its_threads_can_load_a_backbone() -> None:
+    code = (
+        "import multiprocessing, torch; from fedcue.model.backbone import load_backbone\n"
+        "torch.set_num_threads(2)\n"
+        "torch.rand(2000, 2000).half().float().sum()\n"
+        "child = multiprocessing.get_context('fork').Process(target=load_backbone)\n"
+        "child.start(); child.join(60); child.kill(); child.join()\n"
+        "raise SystemExit(child.exitcode != 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
