@@ -161,7 +161,7 @@ PRIVACY = Registry(
     {
         "none": "fedcue.privacy.mechanisms:Privacy",
         "paper": "fedcue.privacy.mechanisms:PaperNoise",
-        "dp": "fedcue.privacy.mechanisms:DifferentialPrivacy",
+        "dp": "fedcue.privacy.differential:DifferentialPrivacy",
     },
 )
 PARTITIONS = Registry(

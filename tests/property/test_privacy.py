@@ -20,7 +20,7 @@ from support.tables import table_of
 from support.tiny_federation import TinyFederation
 from torch import Tensor
 
-from fedcue.aggregate.class_means import Prototypes
+from fedcue.aggregate.class_means import MomentSums, Prototypes
 from fedcue.aggregate.mean import PlainAdding, Sums
 from fedcue.methods.pep import PEP
 from fedcue.methods.tensors import reply as replied
@@ -28,7 +28,8 @@ from fedcue.methods.tensors import trained as trained_spec
 from fedcue.methods.tensors import zeros
 from fedcue.privacy.accounting import Ledger
 from fedcue.privacy.adding import clipped
-from fedcue.privacy.mechanisms import DifferentialPrivacy, PaperNoise
+from fedcue.privacy.differential import DifferentialPrivacy
+from fedcue.privacy.mechanisms import PaperNoise
 from fedcue.privacy.stream import NoiseStream
 from fedcue.types import ServerState, Update
 
@@ -39,6 +40,7 @@ TABLE = table_of(
     replied("centroids", (LAYERS, CLASSES, WIDTH), "class_sums", returned=True),
     replied("holds", (CLASSES,), "class_counts", returned=True),
 )
+ALL = table_of(*TABLE.specs, replied("moments", (WIDTH * (WIDTH + 1) // 2,), "moments"))
 KINDS = TABLE.kinds
 SENT = {"head": torch.ones(CLASSES, WIDTH), "prompts": torch.zeros(2, WIDTH)}
 SEEDS = st.integers(0, 2**31)
@@ -104,6 +106,59 @@ def test_the_bound_on_sums_and_counts_is_reached():
         "class_sums", one["centroids"]
     )
     assert distance.item() == pytest.approx(1)
+
+
+def moments(privacy: DifferentialPrivacy, vectors: Tensor) -> Tensor:
+    """Return the second moments that a client sends of vectors ``[B, d]``."""
+    sums, found = privacy.class_sums(CLASSES, noise(0)), MomentSums()
+    found.add(sums.shortened(vectors))
+    return found.reply(torch.float64)
+
+
+@given(SEEDS, st.floats(1e-3, 1e3), st.floats(0.1, 10))
+@settings(max_examples=100, deadline=None)
+def test_one_record_moves_second_moments_by_no_more_than_one_unit(seed, size, radius):
+    privacy = DifferentialPrivacy(radius=radius)
+    vectors = size * torch.randn(7, WIDTH, generator=stream(seed))
+    others = torch.cat([size * torch.randn(1, WIDTH, generator=stream(seed + 1)), vectors[1:]])
+    one, two = moments(privacy, vectors), moments(privacy, others)
+    assert float((one - two).norm()) <= privacy.sensitivity("moments", one) * (1 + 1e-9)
+
+
+def test_the_bound_on_second_moments_is_reached():
+    privacy = DifferentialPrivacy(radius=2.0)
+    one, two = (moments(privacy, 9 * torch.eye(WIDTH)[row : row + 1]) for row in (0, 1))
+    assert float((one - two).norm()) == pytest.approx(privacy.sensitivity("moments", one))
+
+
+@given(SEEDS, SEEDS, st.integers(1, 40), st.floats(1e-2, 1e2), st.floats(0.1, 50))
+@settings(max_examples=100, deadline=None)
+def test_any_two_clients_statistics_are_within_one_unit_where_clients_are_protected(
+    first, second, images, size, bound
+):
+    privacy = DifferentialPrivacy(unit="client", client_bound=bound, radius=1.5)
+
+    def left(seed: int) -> dict[str, Tensor]:
+        generator = stream(seed)
+        vectors = size * torch.randn(images, LAYERS, WIDTH, generator=generator)
+        labels = torch.randint(CLASSES, (images,), generator=generator)
+        reply = statistics(privacy, vectors, labels) | {"moments": moments(privacy, vectors[:, 0])}
+        return dict(privacy.leave(Update(0, images, reply), {}, ALL, noise(1)).tensors)
+
+    one, two, kinds = left(first), left(second), ALL.kinds
+    moved = sum(
+        float(((one[name] - two[name]) / privacy.sensitivity(kinds[name], one[name])).square().sum())
+        for name in one
+    )
+    assert math.sqrt(moved) <= 1 + 1e-9
+
+
+def test_a_trusted_server_bounds_a_client_that_did_not():
+    privacy = DifferentialPrivacy(unit="client", client_bound=2.0, noise=1e-4, count_threshold=0)
+    reply = {"centroids": torch.full((LAYERS, CLASSES, WIDTH), 50.0), "holds": torch.full((CLASSES,), 50.0)}
+    sums = added_up(privacy, {}, noise(1), Update(0, 1, reply))
+    length = math.sqrt(sum(float(tensor.square().sum()) for tensor in sums.tensors.values()))
+    assert length == pytest.approx(2.0, rel=1e-2)
 
 
 @given(SEEDS, SEEDS, st.floats(1e-3, 1e3), st.floats(1e-3, 10))
@@ -258,6 +313,34 @@ def test_the_best_attack_on_dp_statistics_stays_below_the_stated_epsilon():
     stated = spent.epsilon(1.0, 1e-5)
     found = measured_epsilon(*scores, delta=1e-5)
     assert 0.2 * stated < found < stated  # a real attack, and yet within the bound
+
+
+def test_the_best_attack_on_second_moments_stays_below_the_stated_epsilon():
+    """The worst pair: two records at the radius, at a right angle."""
+    privacy, scores = DifferentialPrivacy(noise=1.0), []
+    pair = [moments(privacy, 3 * torch.eye(WIDTH)[row : row + 1]) for row in (0, 1)]
+    for number, sent in enumerate(pair):
+        generator = noise(27 + number)()
+        noisy = [privacy.noisy({"moments": sent}, ALL, generator)["moments"] for _ in range(6_000)]
+        scores.append(torch.stack(noisy) @ (pair[0] - pair[1]))
+    spent = Ledger()
+    spent.add([0], 1)
+    stated, found = spent.epsilon(1.0, 1e-5), measured_epsilon(*scores, delta=1e-5)
+    assert 0.2 * stated < found < stated
+
+
+def test_the_best_attack_on_a_whole_client_stays_below_the_stated_epsilon():
+    """The worst pair: all statistics at their bound, and their negatives."""
+    privacy, scores = DifferentialPrivacy(noise=1.0, unit="client", client_bound=4.0), []
+    for sign in (1, -1):
+        reply = {"centroids": torch.full((LAYERS, CLASSES, WIDTH), sign * 9.0), "holds": torch.zeros(CLASSES)}
+        generator, sent = noise(37 + sign)(), privacy.bounded(Update(0, 1, reply), {}, TABLE).tensors
+        noisy = [privacy.noisy(sent, TABLE, generator)["centroids"].sum() for _ in range(4_000)]
+        scores.append(torch.stack(noisy))
+    spent = Ledger()
+    spent.add([0], 1)
+    stated, found = spent.epsilon(1.0, 1e-5), measured_epsilon(*scores, delta=1e-5)
+    assert 0.2 * stated < found < stated
 
 
 def test_the_best_attack_on_dp_updates_stays_below_the_stated_epsilon():

@@ -18,8 +18,8 @@ from fedcue.errors import ConfigError, FedcueError
 from fedcue.methods.head import HeadTuning
 from fedcue.methods.pep import PEP
 from fedcue.methods.tensors import trained, zeros
+from fedcue.privacy.differential import DifferentialPrivacy
 from fedcue.privacy.guard import Protection, simulated_stream
-from fedcue.privacy.mechanisms import DifferentialPrivacy
 from fedcue.privacy.shares import LEAST_STEPS, Shares
 from fedcue.secure.fixed_point import FixedPoint
 from fedcue.types import Update

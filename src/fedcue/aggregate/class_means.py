@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -18,12 +18,19 @@ class Prototypes(NamedTuple):
 class CentroidSums:
     """Running class sums of vectors ``[B, L, d]``: a client's pass over its own images."""
 
+    sent: ClassVar[torch.dtype | None] = None
+    """The type in which statistics are sent, if not the declared one."""
+
     def __init__(self, classes: int) -> None:
         self.classes = classes
         self.sums: Tensor | None = None
         self.counts = torch.zeros(classes, dtype=torch.float64)
         self.told: Prototypes | None = None
         """What the client was told; it matters to noise alone."""
+
+    def shortened(self, vectors: Tensor) -> Tensor:
+        """Return vectors as they are counted."""
+        return vectors
 
     def add(self, vectors: Tensor, labels: Tensor) -> None:
         """Add the vectors of some images under their labels."""

@@ -24,13 +24,27 @@ def whole(lower: Tensor) -> Tensor:
     return half + half.tril(-1).T
 
 
-def covariance(moments: Tensor, prototypes: Tensor, counts: Tensor) -> Tensor:
+def valid(matrix: Tensor, deviation: float) -> Tensor:
+    """Return a noisy symmetric sum of squares ``[d, d]`` as one that can be: no variance below the noise.
+
+    Symmetric noise of this deviation shifts no variance by more than about ``2 deviation sqrt(d)``.
+    """
+    if not deviation:
+        return matrix
+    variances, directions = torch.linalg.eigh(matrix)
+    floor = 2 * deviation * math.sqrt(len(matrix))
+    raised: Tensor = (directions * variances.clamp(min=floor)) @ directions.T
+    return raised
+
+
+def covariance(moments: Tensor, prototypes: Tensor, counts: Tensor, deviation: float = 0.0) -> Tensor:
     """Return how images spread around their class's mean, ``[d, d]``.
 
-    From summed second moments ``[d (d + 1) / 2]``, class means ``[C, d]`` and counts ``[C]``.
+    From summed second moments ``[d (d + 1) / 2]``, class means ``[C, d]`` and counts ``[C]``; the moments may
+    have noise of a known deviation.
     """
     means, counts = prototypes.double(), counts.double()
-    within = whole(moments) - (means.T * counts) @ means
+    within = valid(whole(moments) - (means.T * counts) @ means, deviation)
     return within / (counts.sum() - (counts > 0).sum()).clamp(min=1)
 
 
@@ -71,7 +85,8 @@ def ridge_head(sums: Sums, ridge: float, bias: bool) -> dict[str, Tensor]:
 
     ``A`` is the sum of ``x x^T`` and ``B`` that of ``x y^T``, with a 1 appended to ``x`` for a bias.
     """
-    gram, class_sums = whole(sums.tensors["moments"]), sums.tensors["centroids"].sum(0)
+    gram = valid(whole(sums.tensors["moments"]), sums.deviations.get("moments", 0.0))
+    class_sums = sums.tensors["centroids"].sum(0)
     counts = sums.tensors["holds"]
     _check_known(counts)
     if bias:

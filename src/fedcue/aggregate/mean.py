@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -29,6 +29,8 @@ class Sums:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     each: list[Update] = field(default_factory=list)
     """The updates themselves, where the server needs every single one; of class rows a client's own."""
+    deviations: Mapping[str, float] = field(default_factory=dict)
+    """The deviation of the noise in each sum, where there is any: it is public."""
 
     def add(self, update: Update) -> None:
         """Add an update."""

@@ -78,13 +78,14 @@ def resolve(
         folded: dict[str, Any] = {"recipe": name}
         for layer in layers(settings, dict(overrides or {}), trusted):
             merge(folded, layer)
+        _settle_precision(folded)
+        _settle_feature_norm(folded, trusted)
         if data is not None:
             folded["data"] = {"name": DATASETS.name_of(type(data))}
         own.recognise(folded)
         if own.is_open(folded):
             folded = own.decided(_validate(own.provisional(folded), trusted, data), folded)
         _keep_own_clients(folded, overrides or {})
-        _settle_precision(folded)
         return _validate(folded, trusted, data)
     except RecursionError as error:
         raise ConfigError("Settings are nested too deeply. Give section.key=value.") from error
@@ -131,6 +132,16 @@ def _settle_precision(folded: dict[str, Any]) -> None:
     """Replace ``precision=auto`` by what is fast on this machine: from here on all are told the same."""
     if folded.get("precision") == "auto":
         folded["precision"] = fast_precision(str(folded.get("device", "cpu")))
+
+
+def _settle_feature_norm(folded: dict[str, Any], trusted: Collection[str] | None) -> None:
+    """Give features the length that clipped statistics of them need, unless a length is given."""
+    if folded.get("privacy", {}).get("name") != "dp":
+        return
+    method = cast(type[Method], METHODS.get(_name_of("method", folded), trusted))
+    backbone = folded.get("backbone")
+    if method.private_feature_norm is not None and isinstance(backbone, dict):
+        backbone.setdefault("feature_norm", method.private_feature_norm)
 
 
 def _method_name(*settings: Mapping[str, Any]) -> str:

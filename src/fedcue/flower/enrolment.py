@@ -16,8 +16,9 @@ from fedcue.flower.messages import Member
 from fedcue.flower.register import Register
 from fedcue.model.vit import Architecture
 from fedcue.privacy.accounting import Ledger
+from fedcue.privacy.differential import DifferentialPrivacy
 from fedcue.privacy.guard import fresh_stream
-from fedcue.privacy.mechanisms import DifferentialPrivacy, Privacy
+from fedcue.privacy.mechanisms import Privacy
 
 
 @dataclass

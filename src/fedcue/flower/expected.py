@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedcue.clients.roster import Roster
 from fedcue.errors import ClientError
-from fedcue.privacy.mechanisms import DifferentialPrivacy, Privacy
+from fedcue.privacy.differential import DifferentialPrivacy
+from fedcue.privacy.mechanisms import Privacy
 from fedcue.secure.refusals import SecureSumError
 from fedcue.secure.server import Server
 from fedcue.types import Tensors, TensorSpec

@@ -19,8 +19,8 @@ from typing import IO, Any
 
 from fedcue.errors import BudgetSpent, ClientError
 from fedcue.privacy.accounting import Ledger
-from fedcue.privacy.mechanisms import DifferentialPrivacy, Privacy
-from fedcue.types import TensorTable
+from fedcue.privacy.differential import DifferentialPrivacy
+from fedcue.privacy.mechanisms import Privacy
 
 OWN_DELTA = 1e-5
 """The delta at which a node counts its own budget."""
@@ -112,10 +112,3 @@ def _weights(file: IO[bytes]) -> Counter[str]:
             "its journal of releases is damaged, so that what was spent is not known"
         ) from error
     return weights  # type: ignore[no-any-return]
-
-
-def releases_of(table: TensorTable, first: bool) -> int:
-    """Return how often a client releases something at the warm start, or in a round."""
-    if first:
-        return int(any(spec.replied for spec in table))
-    return 1 + int(any(spec.returned and spec.kind == "class_sums" for spec in table))

@@ -31,13 +31,14 @@ from fedcue.data.partition import Partition
 from fedcue.data.readers.parquet import Parquet
 from fedcue.data.readers.recognise import guess
 from fedcue.errors import ConfigError, unknown
-from fedcue.flower.journal import Journal, releases_of
+from fedcue.flower.journal import Journal
 from fedcue.flower.memory import MemoryStore
 from fedcue.flower.messages import Member
 from fedcue.flower.replies import NAME
 from fedcue.flower.terms import RefusalError, Terms
 from fedcue.flower.vault import Vault, read_others
 from fedcue.model.frozen_cache import FrozenCache
+from fedcue.privacy.budget import releases_before, releases_of_a_visit
 from fedcue.privacy.guard import Protection, fresh_stream
 from fedcue.types import Sizes
 
@@ -83,7 +84,8 @@ class Node:
 
     def release(self, client: int, first: bool) -> None:
         """Write down what the client is about to release, or raise ``BudgetSpent`` if it may not."""
-        privacy, releases = self.host.config.privacy, releases_of(self.host.table, first)
+        privacy, table = self.host.config.privacy, self.host.table
+        releases = releases_before(privacy, table) if first else releases_of_a_visit(table)
         self.journal.release(self._images(client), privacy, releases, self.run)
 
     def _images(self, client: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -96,7 +96,6 @@ class Client:
         sent = {name: tensor for name, tensor in tensors.items() if name not in kept}
         return Update(self.id, len(self.samples), sent, loss, kept)
 
-    @torch.no_grad()
     def centroids(
         self, vectors: Callable[[Batch], Tensor], told: Prototypes | None = None
     ) -> dict[str, Tensor]:
@@ -104,11 +103,10 @@ class Client:
 
         This is ``eq:centroid_eq_client``; ``by_count`` gives class sums and counts instead.
         """
-        described = self.described()
         sums = self.class_sums(self.sizes.classes)
         sums.told = told
-        for batch in described.samples.batches(self.chunk):
-            sums.add(vectors(batch), batch.labels)
+        for found, batch in self._described(vectors):
+            sums.add(found, batch.labels)
         return sums.reply(self.by_count, self.table["centroids"].dtype)
 
     def statistics(self, vectors: Callable[[Batch], Tensor]) -> dict[str, Tensor]:
@@ -116,18 +114,21 @@ class Client:
 
         Sums are of as many random parts of the images as are declared.
         """
-        moments = MomentSums() if "moments" in self.table else None
+        sums, moments = self.class_sums(self.sizes.classes), MomentSums()
         parts = self.table["centroids"].shape[0] or 1
         part = dealt(self.samples.labels, parts, self.generator)
-
-        def seen(batch: Batch) -> Tensor:
-            found = vectors(batch)
-            if moments is not None:
-                moments.add(found)
+        for found, batch in self._described(vectors):
             own = torch.arange(parts) == part[batch.rows, None]  # [B, parts]
-            return own[:, :, None].to(found) * found[:, None]
-
-        reply = replace(self, by_count=True).centroids(seen)
-        if moments is not None:
-            reply["moments"] = moments.reply(self.table["moments"].dtype)
+            sums.add(own[:, :, None].to(found) * found[:, None], batch.labels)
+            if "moments" in self.table:
+                moments.add(sums.shortened(found))
+        reply = sums.reply(by_count=True, dtype=self.table["centroids"].dtype)
+        if "moments" in self.table:
+            reply["moments"] = moments.reply(sums.sent or self.table["moments"].dtype)
         return reply
+
+    @torch.no_grad()
+    def _described(self, vectors: Callable[[Batch], Tensor]) -> Iterator[tuple[Tensor, Batch]]:
+        """Yield vectors of the client's images and the images themselves, batch by batch."""
+        for batch in self.described().samples.batches(self.chunk):
+            yield vectors(batch), batch

@@ -41,6 +41,8 @@ def class_statistics(
 class StatisticsHead(fm.Method):
     """Base of methods whose first head follows from statistics of the final cls tokens."""
 
+    private_feature_norm: ClassVar[float | None] = 1.0
+
     def replies(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
         """Declare what clients send before round 0."""
         return class_statistics(sizes)
@@ -110,5 +112,6 @@ class PrototypeHead(StatisticsHead):
             scatter, freedom = scatter_of_means(sums)
             transform = whitening(scatter / freedom.clamp(min=1))
         elif self.whiten:
-            transform = whitening(covariance(sums.total("moments"), means, counts))
+            noise = sums.deviations.get("moments", 0.0)
+            transform = whitening(covariance(sums.total("moments"), means, counts, noise))
         return prototype_head(means, counts > 0, self.scale, transform)

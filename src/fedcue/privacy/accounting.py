@@ -1,15 +1,17 @@
 """What a run has spent of its privacy budget, by Google's dp-accounting.
 
-The unit is one training record; neighbouring federations differ in one record of one client, which
-is replaced by any other (replace-one). Every release is a Gaussian mechanism whose noise is
-``noise`` times the most that one record can change it.
+Neighbouring federations differ in one training record of one client, or in one client with all its
+records, which is replaced by any other (replace-one). Every release is a Gaussian mechanism whose noise
+is ``noise`` times the most that one such unit can change it. Gaussian releases compose exactly; only
+secret samples need Renyi's bound.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -58,29 +60,39 @@ class Ledger:
         """Releases of all clients together."""
         return self.releases.total()
 
-    def event(self, noise: float) -> Any:
-        """Return everything released so far as one event of dp-accounting."""
-        return _event(noise, *self._spent)
-
     def epsilon(self, noise: float, delta: float) -> float:
         """Return the epsilon spent so far at ``delta``."""
-        return _epsilon(noise, delta, *self._spent) if self.most else 0.0
+        if self.most and self.sample is None:
+            return _exact(noise / math.sqrt(self.most), delta)
+        return self.renyi(noise, delta)
+
+    def renyi(self, noise: float, delta: float) -> float:
+        """Return Renyi's bound on it, which is never less."""
+        return _renyi(noise, delta, *self._spent) if self.most else 0.0
+
+    def noise_for(self, epsilon: float, delta: float) -> float:
+        """Return the least noise with which all of it spends no more than ``epsilon``."""
+        dp = _accounting()
+        if self.sample is None:
+            return float(dp.get_sigma_gaussian(epsilon, delta) * math.sqrt(self.most)) * (1 + 1e-9)
+
+        def event(noise: float) -> Any:
+            return _event(noise, *self._spent)
+
+        bracket = dp.LowerEndpointAndGuess(1e-3, 1.0)
+        return float(dp.calibrate_dp_mechanism(_accountant, event, epsilon, delta, bracket, tol=1e-4))
+
+    @property
+    def accountant(self) -> str:
+        """Say which accountant counts, and its version."""
+        from importlib.metadata import version
+
+        how = "exact composition of Gaussian releases" if self.sample is None else "Renyi"
+        return f"dp-accounting {version('dp-accounting')}, {how}"
 
     @property
     def _spent(self) -> tuple[int, int, int]:
         return (self.most, 0, 0) if self.sample is None else (self.rounds, self.sample, self.clients)
-
-
-def calibrate(event: Callable[[float], Any], epsilon: float, delta: float) -> float:
-    """Return the least noise multiplier with which ``event`` spends no more than ``epsilon``."""
-    return float(_accounting().calibrate_dp_mechanism(_accountant, event, epsilon, delta, tol=1e-4))
-
-
-def version() -> str:
-    """Return name and version of the accountant."""
-    from importlib.metadata import version as installed
-
-    return f"dp-accounting {installed('dp-accounting')}, Renyi"
 
 
 def _event(noise: float, count: int, sample: int, clients: int) -> Any:
@@ -93,7 +105,13 @@ def _event(noise: float, count: int, sample: int, clients: int) -> Any:
 
 
 @lru_cache
-def _epsilon(noise: float, delta: float, count: int, sample: int, clients: int) -> float:
+def _exact(noise: float, delta: float) -> float:
+    """Return the epsilon of one Gaussian release; several are one with less noise."""
+    return float(_accounting().get_epsilon_gaussian(noise, delta))
+
+
+@lru_cache
+def _renyi(noise: float, delta: float, count: int, sample: int, clients: int) -> float:
     accountant = _accountant()
     accountant.compose(_event(noise, count, sample, clients))
     return float(accountant.get_epsilon(delta))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,10 +12,10 @@ import torch
 from fedcue.aggregate.mean import Adding, Sums
 from fedcue.privacy.shares import Shares
 from fedcue.privacy.stream import NoiseStream
-from fedcue.types import Tensors, TensorTable, Update
+from fedcue.types import Kind, Tensors, TensorTable, Update
 
 if TYPE_CHECKING:
-    from fedcue.privacy.mechanisms import DifferentialPrivacy
+    from fedcue.privacy.differential import DifferentialPrivacy
 
 
 @dataclass
@@ -32,7 +32,7 @@ class PrivateAdding:
     def add(self, update: Update) -> None:
         """Add an update, clipped once more where the server is the one to protect it."""
         if self.privacy.central:
-            update = clipped(update, self.reference, self.table, self.privacy.clip)
+            update = self.privacy.bounded(update, self.reference, self.table)
         self.inner.add(update)
 
     def sums(self) -> Sums:
@@ -40,7 +40,8 @@ class PrivateAdding:
         sums = self.inner.sums()
         if self.privacy.central:
             sums.tensors = self.privacy.noisy(sums.tensors, self.table, self.stream())
-        self.privacy.drop_rare(sums, self.table, self.shares)
+        sums.deviations = self.privacy.deviations(sums, self.table, self.shares)
+        self.privacy.drop_rare(sums, self.table)
         return sums
 
 
@@ -57,3 +58,15 @@ def clipped(update: Update, reference: Tensors, table: TensorTable, bound: float
     return replace(
         update, tensors={**update.tensors, **{name: start[name] + factor * changes[name] for name in names}}
     )
+
+
+def bounded_statistics(
+    update: Update, table: TensorTable, units: Mapping[Kind, float], bound: float
+) -> Update:
+    """Shorten all statistics of a client together to ``bound``, each measured in its unit."""
+    kinds = {name: table.kinds[name] for name in update.tensors}
+    exact = {name: update.tensors[name].double() for name in kinds if kinds[name] in units}
+    squares = (float((exact[name] / units[kinds[name]]).square().sum()) for name in exact)
+    length = math.sqrt(sum(squares))
+    factor = min(1.0, bound / length) if length else 1.0
+    return replace(update, tensors={**update.tensors, **{name: factor * exact[name] for name in exact}})

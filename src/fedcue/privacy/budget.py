@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from fedcue.errors import BudgetSpent, ConfigError
-from fedcue.privacy.accounting import Ledger, calibrate, version
-from fedcue.privacy.mechanisms import DifferentialPrivacy, PaperNoise, Privacy
+from fedcue.privacy.accounting import Ledger
+from fedcue.privacy.differential import DifferentialPrivacy
+from fedcue.privacy.mechanisms import PaperNoise, Privacy
 from fedcue.types import TensorTable
 
 AGAINST = {
@@ -25,6 +26,9 @@ NOT_COVERED = (
     "analysis.safetensors, clients' own tensors, accuracies, the seed in config.toml"
 )
 
+
+UNITS = {"image": "one training record", "client": "one client with all its training records"}
+"""What a neighbouring federation has another of, by ``privacy.unit``."""
 
 SIMULATED = "simulated noise: who knows the seed can compute it again"
 FRESH = "keys of 256 bits of the operating system, at each client or at the server"
@@ -81,15 +85,13 @@ class Budget:
 
     def warm_up(self) -> None:
         """Count the releases of the warm start."""
-        if "class_sums" in self.table.kinds.values():
-            self._release(self.schedule.first(), 1, "The warm start")
+        releases = releases_before(self.privacy, self.table)
+        if releases:
+            self._release(self.schedule.first(), releases, "The warm start")
 
     def visit(self, clients: Iterable[int], round_: int) -> None:
         """Count the releases of a round that is about to start, unless the budget does not allow it."""
-        releases = 1
-        if any(spec.returned and spec.kind == "class_sums" for spec in self.table):
-            releases += 1
-        self._release(list(clients), releases, f"Round {round_ + 1}")
+        self._release(list(clients), releases_of_a_visit(self.table), f"Round {round_ + 1}")
 
     def _release(self, clients: Sequence[int], releases: int, when: str) -> None:
         privacy, after = self.privacy, self.ledger.after(clients, releases)
@@ -153,7 +155,8 @@ class Budget:
                 "name": "dp",
                 "epsilon": self.epsilon,
                 "delta": privacy.delta,
-                "unit": "one training record",
+                "epsilon_by_renyi": self.ledger.renyi(privacy.noise or 1.0, privacy.delta),
+                "unit": UNITS[privacy.unit],
                 "neighbours": "replace-one",
                 "where": privacy.where,
                 "sample": privacy.sample,
@@ -161,7 +164,7 @@ class Budget:
                 "clip": privacy.clip,
                 "releases_of_one_client": self.ledger.most,
                 "noise": SIMULATED if self.simulated else FRESH,
-                "accountant": version(),
+                "accountant": self.ledger.accountant,
                 "against": against,
                 "not_covered": NOT_COVERED,
             }
@@ -170,7 +173,7 @@ class Budget:
     def _settled(self, privacy: DifferentialPrivacy) -> DifferentialPrivacy:
         """Return the options with the noise they leave open; all rounds of the run must fit."""
         plan = self._plan()
-        needed = calibrate(plan.event, privacy.max_epsilon, privacy.delta) if plan.most else 1.0
+        needed = plan.noise_for(privacy.max_epsilon, privacy.delta) if plan.most else 1.0
         if privacy.noise is None:
             return privacy.model_copy(update={"noise": needed})
         spent = plan.epsilon(privacy.noise, privacy.delta)
@@ -184,11 +187,31 @@ class Budget:
 
     def _plan(self) -> Ledger:
         """Return the ledger as it will be after the last round, if no round is drawn again."""
-        ahead = replace(self.fresh(), privacy=Privacy())
+        ahead = self.fresh()
+        if isinstance(ahead.privacy, DifferentialPrivacy):
+            ahead.privacy = ahead.privacy.model_copy(update={"noise": None})  # nothing is refused on the way
         ahead.warm_up()
         for round_ in range(self.schedule.rounds):
             ahead.visit(self.schedule.drawn(round_), round_)
         return ahead.ledger
+
+
+def releases_before(privacy: Privacy, table: TensorTable) -> int:
+    """Return how often a client releases something before round 0.
+
+    Class sums and counts are one release. Second moments are another, unless a client's whole reply has a
+    bound of its own.
+    """
+    kinds = {spec.kind for spec in table if spec.replied}
+    if not kinds & {"class_sums", "moments"}:
+        return 0
+    apart = isinstance(privacy, DifferentialPrivacy) and privacy.unit == "image"
+    return 1 + int("moments" in kinds and apart)
+
+
+def releases_of_a_visit(table: TensorTable) -> int:
+    """Return how often a client releases something in a round: its changes and, if it has any, class sums."""
+    return 1 + int(any(spec.returned and spec.kind == "class_sums" for spec in table))
 
 
 def _check_delta(delta: float, records: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,15 +20,22 @@ class ClippedSums(CentroidSums):
     counts change by one.
     """
 
+    sent: ClassVar[torch.dtype | None] = torch.float64
+
     def __init__(self, classes: int, radius: float) -> None:
         super().__init__(classes)
         self.radius = radius
 
-    def add(self, vectors: Tensor, labels: Tensor) -> None:
-        """Add the vectors of some images, shortened to the radius."""
+    def shortened(self, vectors: Tensor) -> Tensor:
+        """Return vectors no longer than the radius."""
         exact = vectors.double()
         lengths = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)
-        super().add(exact * (self.radius / lengths.clamp(min=self.radius)), labels)
+        short: Tensor = exact * (self.radius / lengths.clamp(min=self.radius))
+        return short
+
+    def add(self, vectors: Tensor, labels: Tensor) -> None:
+        """Add the vectors of some images, shortened to the radius."""
+        super().add(self.shortened(vectors), labels)
 
     def reply(self, by_count: bool = False, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
         """Return sums ``[L, C, d]`` and counts ``[C]`` of all classes, in float64: noise comes first."""

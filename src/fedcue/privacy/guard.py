@@ -16,7 +16,8 @@ from fedcue.aggregate.mean import Adding, Weighting
 from fedcue.aggregate.robust import Aggregation
 from fedcue.aggregate.secure import Secure
 from fedcue.errors import ConfigError
-from fedcue.privacy.mechanisms import DifferentialPrivacy, Privacy, Streams
+from fedcue.privacy.differential import DifferentialPrivacy
+from fedcue.privacy.mechanisms import Privacy, Streams
 from fedcue.privacy.shares import Shares
 from fedcue.privacy.stream import NoiseStream
 from fedcue.types import Tensors, TensorTable, Update

@@ -16,7 +16,7 @@ from fedcue.config.scope import FREE_AT_RESUME, NOT_IN_LABELS, Scope, scope_of
 from fedcue.config.settings import RunConfig
 from fedcue.config.words import flat, typed
 from fedcue.errors import ConfigError, RunFolderError
-from fedcue.privacy.mechanisms import DifferentialPrivacy
+from fedcue.privacy.differential import DifferentialPrivacy
 from fedcue.record.folder import RunFolder
 from fedcue.record.kept_settings import held_at, keep, kept
 from fedcue.types import ServerState

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import math
-from statistics import NormalDist
 
 import pytest
+from scipy.stats import norm
 
 from fedcue.errors import ConfigError
 from fedcue.privacy import accounting
-from fedcue.privacy.accounting import ORDERS, Ledger, calibrate
+from fedcue.privacy.accounting import ORDERS, Ledger
 
 pytest.importorskip("dp_accounting")
 DELTA = 1e-5
@@ -24,11 +24,10 @@ def ledger(releases: int) -> Ledger:
 
 def exact_epsilon(noise: float) -> float:
     """Return the epsilon of one Gaussian release of sensitivity 1, by its exact delta (Balle and Wang)."""
-    cdf = NormalDist().cdf
 
     def delta(epsilon: float) -> float:
         half, shift = 1 / (2 * noise), epsilon * noise
-        return cdf(half - shift) - math.exp(epsilon) * cdf(-half - shift)
+        return norm.cdf(half - shift) - math.exp(epsilon + norm.logcdf(-half - shift))
 
     low, high = 0.0, 500.0
     for _ in range(100):
@@ -53,14 +52,28 @@ def test_orders_are_fine_where_epsilon_is_large_and_reach_to_64():
 @pytest.mark.parametrize("noise", [0.8, 1.0, 3.0, 10.0])
 @pytest.mark.parametrize("releases", [1, 5, 40])
 def test_gaussian_releases_match_the_formulas(noise, releases):
-    ours = ledger(releases).epsilon(noise, DELTA)
-    assert ours == pytest.approx(renyi_epsilon(noise, releases), rel=1e-9)
+    spent = ledger(releases)
     exact = exact_epsilon(noise / math.sqrt(releases))
-    assert exact <= ours <= 1.2 * exact
+    assert spent.epsilon(noise, DELTA) == pytest.approx(exact, rel=1e-6)
+    assert spent.renyi(noise, DELTA) == pytest.approx(renyi_epsilon(noise, releases), rel=1e-9)
+    assert exact <= spent.renyi(noise, DELTA) <= 1.2 * exact
+
+
+def test_the_exact_curve_is_that_of_privacy_loss_distributions():
+    dp = importlib.import_module("dp_accounting")
+    relation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE  # the noise is in units of replace-one already
+    accountant = importlib.import_module("dp_accounting.pld").PLDAccountant(relation)
+    accountant.compose(dp.SelfComposedDpEvent(dp.GaussianDpEvent(6.0), 5))
+    assert ledger(5).epsilon(6.0, DELTA) == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-4)
+
+
+def test_the_accountant_is_named():
+    assert ledger(1).accountant.endswith("exact composition of Gaussian releases")
+    assert Ledger(5, 100).accountant.endswith("Renyi")
 
 
 def test_a_known_value():
-    assert ledger(1).epsilon(4.0, DELTA) == pytest.approx(1.0, abs=0.05)  # sigma 4: about epsilon 1
+    assert ledger(1).epsilon(4.0, DELTA) == pytest.approx(0.93, abs=0.02)  # sigma 4: about epsilon 1
 
 
 def test_the_client_with_most_releases_bounds_all():
@@ -81,13 +94,16 @@ def test_a_secret_sample_costs_less_unless_it_is_everyone():
     for one in spent.values():
         one.releases[0] = 20
     costs = {sample: one.epsilon(2.0, DELTA) for sample, one in spent.items()}
-    assert costs[5] < costs[50] < costs[100] == pytest.approx(costs[None])
+    assert costs[5] < costs[50] < costs[100] == pytest.approx(spent[None].renyi(2.0, DELTA))
+    assert costs[None] < costs[100]
 
 
 @pytest.mark.parametrize("target", [0.5, 8.0])
-def test_calibrated_noise_spends_the_budget_and_no_more(target):
-    spent = ledger(7)
-    noise = calibrate(spent.event, target, DELTA)
+@pytest.mark.parametrize("sample", [None, 5])
+def test_calibrated_noise_spends_the_budget_and_no_more(target, sample):
+    spent = Ledger(sample, 100, rounds=7)
+    spent.releases[0] = 7
+    noise = spent.noise_for(target, DELTA)
     assert 0.99 * target < spent.epsilon(noise, DELTA) <= target
 
 
@@ -96,6 +112,6 @@ def test_without_the_package_it_says_what_to_install(monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    accounting._epsilon.cache_clear()
+    accounting._exact.cache_clear()
     with pytest.raises(ConfigError, match=r"pip install 'fedcue\[privacy\]'"):
         ledger(1).epsilon(1.0, DELTA)

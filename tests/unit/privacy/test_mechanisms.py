@@ -11,7 +11,9 @@ from support.tables import table_of
 from fedcue.aggregate.mean import PlainAdding, Sums
 from fedcue.methods.tensors import reply, trained, zeros
 from fedcue.privacy.adding import clipped
-from fedcue.privacy.mechanisms import DifferentialPrivacy, PaperNoise
+from fedcue.privacy.budget import releases_before
+from fedcue.privacy.differential import DifferentialPrivacy
+from fedcue.privacy.mechanisms import PaperNoise
 from fedcue.privacy.stream import NoiseStream
 from fedcue.types import TensorSpec, Update
 
@@ -32,6 +34,25 @@ def test_sensitivities_by_hand() -> None:
     assert privacy.sensitivity("own", torch.zeros(1)) == pytest.approx(0.6)
     assert privacy.sensitivity("class_sums", torch.zeros(3, 4, 5)) == pytest.approx(4 * math.sqrt(3))
     assert privacy.sensitivity("class_counts", torch.zeros(4)) == 2.0
+    assert privacy.sensitivity("moments", torch.zeros(4)) == pytest.approx(math.sqrt(2) * 4)
+
+
+def test_sensitivities_of_a_client_by_hand() -> None:
+    """Replace-one client: changes by twice the clip, statistics by twice the bound in units of an image."""
+    privacy = DifferentialPrivacy(clip=0.3, radius=2.0, unit="client", client_bound=5.0)
+    assert privacy.sensitivity("shared", torch.zeros(1)) == pytest.approx(0.6)
+    assert privacy.sensitivity("class_sums", torch.zeros(3, 4, 5)) == pytest.approx(20)
+    assert privacy.sensitivity("class_counts", torch.zeros(4)) == pytest.approx(10)
+    assert privacy.sensitivity("moments", torch.zeros(4)) == pytest.approx(40)
+
+
+@pytest.mark.parametrize(
+    ("unit", "moments", "releases"), [("image", False, 1), ("image", True, 2), ("client", True, 1)]
+)
+def test_moments_are_a_release_of_their_own_unless_clients_are_bounded(unit, moments, releases) -> None:
+    specs = [*STATISTICS.specs, *([reply("moments", (6,), "moments")] if moments else [])]
+    privacy = DifferentialPrivacy(unit=unit)
+    assert releases_before(privacy, table_of(*specs)) == releases
 
 
 @pytest.mark.parametrize(("clients", "kept"), [(1, True), (4, True), (100, False)])
@@ -40,6 +61,7 @@ def test_the_threshold_of_rare_classes_grows_with_the_number_of_local_draws(clie
     privacy = DifferentialPrivacy(where="local", noise=1.0)
     sums = Sums(STATISTICS, updates=clients)
     sums.tensors = {"centroids": torch.ones(3, 4, 5), "holds": torch.full((4,), 50.0)}
+    sums.deviations = privacy.deviations(sums, STATISTICS)
     privacy.drop_rare(sums, STATISTICS)
     assert sums.tensors["holds"].any().item() == kept
     assert sums.tensors["centroids"].any().item() == kept

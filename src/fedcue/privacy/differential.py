@@ -1,0 +1,223 @@
+"""Differential privacy: what is clipped, how far one image or one client moves it, how much noise it gets."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedcue.aggregate.class_means import CentroidSums
+from fedcue.aggregate.mean import Adding, Sums
+from fedcue.errors import ConfigError, FedcueError
+from fedcue.privacy.adding import PrivateAdding, bounded_statistics, clipped
+from fedcue.privacy.class_sums import ClippedSums
+from fedcue.privacy.mechanisms import Privacy, Streams
+from fedcue.privacy.noise import add_gaussian, most_noise
+from fedcue.privacy.shares import Shares
+from fedcue.privacy.stream import NoiseStream
+from fedcue.types import Kind, Tensors, TensorSpec, TensorTable, Update
+
+STATISTICS: tuple[Kind, ...] = ("class_sums", "class_counts", "moments")
+"""Kinds of uploads that describe a client's images."""
+
+
+class DifferentialPrivacy(Privacy):
+    """Gaussian noise on clipped changes and on clipped statistics of all classes.
+
+    All changes of a client are one vector of length ``clip`` at most, so that another record, or another
+    client, moves it by at most ``2 * clip``. How far statistics move is said in ``sensitivity``. That
+    holds if each vector follows from its own record and public values alone, so priors have no part in it.
+    """
+
+    name: ClassVar[str] = "dp"
+    hide_priors: ClassVar[bool] = True
+
+    where: Literal["central", "local", "distributed"] = Field(
+        default="central",
+        description="noise by a trusted server, by each client, or by all clients of a secure sum together",
+    )
+    unit: Literal["image", "client"] = Field(
+        default="image", description="what is protected: one training image, or a client with all its images"
+    )
+    colluding: int = Field(
+        default=0, ge=0, description="clients of a sum whose shares of the noise do not count (distributed)"
+    )
+    max_epsilon: float = Field(default=8.0, gt=0, description="a run that would spend more is refused")
+    delta: float = Field(
+        default=1e-5, gt=0, lt=1, description="the probability with which epsilon may be exceeded"
+    )
+    noise: float | None = Field(
+        default=None, gt=0, description="times the sensitivity (default: as max_epsilon needs)"
+    )
+    clip: float = Field(default=1.0, gt=0, description="longest change of a client")
+    radius: float = Field(default=1.0, gt=0, description="longest cls token in a layer")
+    client_bound: float = Field(
+        default=100.0,
+        gt=0,
+        description="longest statistics of a client, in images of length radius (unit=client)",
+    )
+    count_threshold: float | None = Field(
+        default=None, ge=0, description="classes counted below it are dropped (default: 3 deviations)"
+    )
+    sample: Literal["known", "secret"] = Field(
+        default="known", description="secret: nobody but the server learns who takes part"
+    )
+
+    @property
+    def differential(self) -> bool:
+        """Whether releases are counted against a budget."""
+        return True
+
+    @property
+    def central(self) -> bool:
+        """Whether the server adds the noise."""
+        return self.where == "central"
+
+    @property
+    def distributed(self) -> bool:
+        """Whether each client adds a share of the noise."""
+        return self.where == "distributed"
+
+    @property
+    def secret_sample(self) -> bool:
+        """Whether nobody but the server learns who takes part."""
+        return self.sample == "secret"
+
+    def upload_dtype(self, spec: TensorSpec) -> torch.dtype:
+        """Return the type in which a declared upload leaves a client: statistics in float64."""
+        return torch.float64 if spec.kind in STATISTICS else spec.dtype
+
+    def check(self, method: str, table: TensorTable) -> None:
+        """Refuse tensors of unknown sensitivity, and samples that cannot be kept secret."""
+        kinds = table.kinds
+        if not table.uploads:
+            raise ConfigError(
+                f"privacy=dp has nothing to protect: nothing leaves a client of {method}. Give privacy=none."
+            )
+        open_ones = [spec.name for spec in table.uploads if spec.kind is None]
+        if open_ones:
+            raise ConfigError(
+                f"privacy=dp cannot protect {method}: it uploads {', '.join(open_ones)}, of which no "
+                "sensitivity is declared. Give another method, or privacy=none."
+            )
+        if self.where == "central" and table.needs_each:
+            raise ConfigError(
+                f"privacy.where=central adds noise to sums over clients, but {method} needs every client's "
+                f"{', '.join(table.each)}. Give privacy.where=local."
+            )
+        if self.sample == "secret" and (
+            self.where != "central" or {"class_sums", "moments"} & {*kinds.values()}
+        ):
+            raise ConfigError(
+                "privacy.sample=secret holds for clipped updates at a trusted server only: with "
+                f"privacy.where={self.where} and method {method} what is released tells who took part. "
+                "Give privacy.sample=known."
+            )
+
+    def class_sums(self, classes: int, stream: Streams) -> CentroidSums:
+        """Return sums of clipped vectors."""
+        return ClippedSums(classes, self.radius)
+
+    def leave(self, update: Update, reference: Tensors, table: TensorTable, stream: Streams) -> Update:
+        """Clip, add noise if no server is trusted, and keep the training loss at the client.
+
+        What noise is still to come to stays in float64: a shorter number would move farther.
+        """
+        tensors = self.bounded(update, reference, table).tensors
+        if self.distributed:
+            return replace(update, tensors=tensors, loss=None)
+        if self.where == "local":
+            tensors = self.noisy(tensors, table, stream())
+        sent = {name: tensor.to(update.tensors[name].dtype) for name, tensor in tensors.items()}
+        return replace(update, tensors=sent, loss=None)
+
+    def bounded(self, update: Update, reference: Tensors, table: TensorTable) -> Update:
+        """Return the update with changes and, if clients are the unit, statistics no longer than allowed."""
+        update = clipped(update, reference, table, self.clip)
+        if self.unit == "image":
+            return update
+        return bounded_statistics(update, table, self.units, self.client_bound)
+
+    @property
+    def units(self) -> dict[Kind, float]:
+        """The length that an image of length ``radius`` gives to statistics of a kind."""
+        return {"class_sums": self.radius, "class_counts": 1.0, "moments": self.radius**2}
+
+    def share(self, update: Update, table: TensorTable, shares: Shares, stream: Streams) -> Update:
+        """Add the client's share of the noise to its words."""
+        assert self.noise is not None, "the noise is settled before the first client is asked"
+        kinds, tensors = table.kinds, update.tensors
+        moves = {name: self.sensitivity(kinds[name], tensors[name]) for name in tensors}
+        noise = self.noise * (1 + shares.rounding(tensors, moves))
+        return shares.add(update, {name: noise * move for name, move in moves.items()}, stream())
+
+    def adding(
+        self,
+        adding: Adding,
+        reference: Tensors,
+        table: TensorTable,
+        stream: Streams,
+        shares: Shares | None = None,
+    ) -> Adding:
+        """Add noise to the sums, if the server is trusted; then drop classes that are rare or absent."""
+        return PrivateAdding(self, adding, reference, table, stream, shares)
+
+    def sensitivity(self, kind: Kind, tensor: Tensor) -> float:
+        """Return how far one image, or one client, moves a tensor of this kind, in units of its noise.
+
+        Class sums and counts are released as one vector. An image that stays in its class moves
+        the sums by ``2 sqrt(L) radius`` and no count; one that changes class moves the sums by
+        ``sqrt(2 L) radius`` and two counts by one, so ``sqrt(2)``. Divided by ``2 sqrt(L) radius``
+        and by 2 both move the whole by at most 1. Second moments, a release of their own, move by
+        ``|x x^T - y y^T| <= sqrt(2) radius^2``. A client's statistics, all of them one vector no longer
+        than ``client_bound`` in units of an image, move by twice that.
+        """
+        if kind not in STATISTICS:
+            return 2 * self.clip
+        if self.unit == "client":
+            return 2 * self.client_bound * self.units[kind]
+        if kind == "class_sums":
+            return 2 * math.sqrt(len(tensor)) * self.radius
+        return 2.0 if kind == "class_counts" else math.sqrt(2) * self.radius**2
+
+    def noisy(self, tensors: Tensors, table: TensorTable, stream: NoiseStream) -> dict[str, Tensor]:
+        """Return tensors with noise on them, in float64."""
+        assert self.noise is not None, "the noise is settled before the first client is asked"
+        values = sum(tensor.numel() for tensor in tensors.values())
+        if self.noise > most_noise(values):
+            raise FedcueError(
+                f"privacy.noise={self.noise:g} is more than its grid allows for {values} numbers: "
+                f"at most {most_noise(values):.3g}. Give a larger privacy.max_epsilon."
+            )
+        kinds, out = table.kinds, {}
+        for name in sorted(tensors):
+            deviation = self.noise * self.sensitivity(kinds[name], tensors[name])
+            out[name] = add_gaussian(tensors[name].double(), deviation, stream)
+        return out
+
+    def deviations(self, sums: Sums, table: TensorTable, shares: Shares | None = None) -> dict[str, float]:
+        """Return the deviation of the noise in each of the sums."""
+        assert self.noise is not None, "the noise is settled before the first client is asked"
+        draws = sums.updates if self.where == "local" else 1.0
+        if shares is not None:
+            draws = sums.updates / shares.honest
+        usual, kinds = self.noise * math.sqrt(draws), table.kinds
+        return {name: usual * self.sensitivity(kinds[name], tensor) for name, tensor in sums.tensors.items()}
+
+    def drop_rare(self, sums: Sums, table: TensorTable) -> None:
+        """Set sums and counts to zero where the noisy count says nothing; afterthought, so free."""
+        kinds = table.kinds
+        name = next((name for name in sums.tensors if kinds[name] == "class_counts"), None)
+        if name is None:
+            return
+        usual = 3 * sums.deviations[name]
+        kept = sums.tensors[name] >= (usual if self.count_threshold is None else self.count_threshold)
+        for name, tensor in sums.tensors.items():
+            if kinds[name] == "class_counts":
+                sums.tensors[name] = torch.where(kept, tensor, 0.0)
+            elif kinds[name] == "class_sums":
+                sums.tensors[name] = torch.where(kept[:, None], tensor, 0.0)
