@@ -81,7 +81,7 @@ results: $(VENV)/installed  ## repeat a row of docs/results: DATA=FOLDER BACKBON
 	$(BIN)/fedcue run $(RECIPE) scale=cpu data.root=$(DATA) backbone=$(BACKBONE) heldout=0.1 method=$(METHOD) precision=$(PRECISION)
 
 pages: $(VENV)/installed  ## make the tables and figures of docs/results anew and fill README and docs with them
-	$(BIN)/python scripts/results_figures.py docs/results/cpu
+	$(BIN)/python scripts/results_figures.py docs/results/miniature
 	$(BIN)/python scripts/pages.py
 	$(BIN)/python scripts/settings_page.py
 

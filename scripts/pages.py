@@ -6,27 +6,23 @@ import re
 from pathlib import Path
 
 import results
+import results_mixing
 import results_paper
 
 ROOT = Path(__file__).parents[1]
 DEFAULT = ROOT / "docs" / "results" / "default"
-CPU = ROOT / "docs" / "results" / "cpu"
+MINIATURE = ROOT / "docs" / "results" / "miniature"
 SECTIONS = {
-    "README.md": ["fedvpt", "demo", "results", "summary"],
+    "README.md": ["fedvpt", "demo", "results", "overview"],
     "docs/results/README.md": [
         "overview",
-        "all-images",
-        "all-images-rounds",
         "differences",
+        "claims",
         "rounds",
-        "ablations",
-        "epochs",
-        "few",
-        "rates",
-        "all-images-rates",
+        "target",
+        "mixing",
+        "splits",
     ],
-    "docs/cue.md": ["steps", "priors", "variants", "rates-of-cue"],
-    "docs/trust.md": ["noise"],
     "docs/reproduce.md": list(results_paper.pages()),
 }
 
@@ -44,7 +40,8 @@ def filled() -> dict[Path, str]:
     """Return each page with its sections as they should be."""
     listing = (ROOT / "src" / "fedcue" / "methods" / "fedvpt.py").read_text()
     contents = {
-        **results.pages(CPU),
+        **results.pages(MINIATURE),
+        "mixing": results_mixing.table(results.Results(MINIATURE)),
         **results_paper.pages(),
         "fedvpt": f"```python\n{listing.strip()}\n```",
         "demo": f"```\n{(DEFAULT / 'demo.txt').read_text().strip()}\n```",

@@ -3,37 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 
-from results_shown import (
-    ABLATIONS,
-    ALL_IMAGES,
-    CUE_EVEN,
-    DIFFERENCES,
-    EVEN,
-    FEW,
-    IID,
-    LONG,
-    MIXED_EVENLY,
-    NOISE,
-    NONE,
-    PATHOLOGICAL,
-    PRIORS,
-    RATES,
-    RIVALS,
-    SHORTER,
-    SPLITS,
-    STEPS,
-    TRIALS,
-    TUNING,
-    TUNING_ALL_IMAGES,
-    VARIANTS,
-    WITH_PRIOR,
-)
+from results_shown import CLAIMS, DIFFERENCES, EVEN, MAIN, SPLITS, VARIANTS, WITH_PRIOR, Claim
 
 from fedcue.config.layers import parse
 from fedcue.config.recipes import read_recipe
@@ -43,6 +18,8 @@ from fedcue.grid.options import BETWEEN_SETTINGS
 from fedcue.grid.table import CONTROL, Row, RunTable, settings_of
 from fedcue.report.labels import method_label
 from fedcue.report.measures import Difference
+
+NONE = "–"
 
 
 @dataclass(frozen=True)
@@ -74,12 +51,6 @@ class Results:
         self.folder = folder
         self._rows: dict[str, list[Row]] = {}
 
-    @cached_property
-    def tables(self) -> list[str]:
-        """The names of all tables."""
-        files = sorted(self.folder.glob("*.csv"))
-        return [file.stem for file in files if not file.name.endswith(".curves.csv")]
-
     def table(self, name: str) -> RunTable:
         """Return a table."""
         return RunTable(self.folder / f"{name}.csv")
@@ -90,47 +61,47 @@ class Results:
             self._rows[table] = self.table(table).rows()
         return self._rows[table]
 
-    def rows(self, table: str, name: str, seed: str | None = None) -> list[Row]:
+    def rows(self, table: str, name: str) -> list[Row]:
         """Return the rows of a run by seed; refuse those that differ in more than the seed."""
         run = Run.named(name)
         found = [
             row
             for row in self.all_rows(table)
-            if (row["method"], row["variant"]) == (run.method, run.variant)
-            and seed in (None, row["seed"])
-            and row.get(f"{run.begin}mean")
+            if (row["method"], row["variant"]) == (run.method, run.variant) and row.get(f"{run.begin}mean")
         ]
         if len({json.dumps(settings_of(row), sort_keys=True) for row in found}) > 1:
             raise SystemExit(f"{table}: rows called {name!r} differ in more than the seed")
         return sorted(found, key=lambda row: int(row["seed"]))
 
-    def accuracies(
-        self,
-        table: str,
-        name: str,
-        which: Sequence[str] = ("mean", "worst", "heldout_mean"),
-        seed: str | None = None,
-    ) -> str:
-        """Return accuracies in %, averaged over seeds, with the standard deviation of the first of them."""
-        begin, rows = Run.named(name).begin, self.rows(table, name, seed)
-        if not rows:
+    def percent(self, table: str, name: str, column: str = "mean") -> str:
+        """Return an accuracy in %, averaged over seeds, with their standard deviation."""
+        begin, rows = Run.named(name).begin, self.rows(table, name)
+        values = [100 * float(row[begin + column]) for row in rows if row.get(begin + column)]
+        if not values:
             return NONE
-        values = [[float(row[begin + column] or "nan") for row in rows] for column in which]
-        shown = [f"{100 * fmean(seeds):.1f}".replace("nan", "n/a") for seeds in values]
-        if len(rows) > 1:
-            shown[0] += f" ± {100 * stdev(values[0]):.1f}"
-        return " / ".join(shown)
-
-    def with_control(self, table: str, name: str, seed: str | None = None) -> str:
-        """Return a mean accuracy → the same model's with the log prior; cue has the prior built in."""
-        pair = (CUE_EVEN, name) if name == "cue" else (name, name + WITH_PRIOR)
-        found = [self.accuracies(table, one, ["mean"], seed) for one in pair]
-        return found[0] if found[1] == NONE else " → ".join(found)
+        spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
+        return f"{fmean(values):.1f}{spread}"
 
     def by_client(self, table: str, name: str) -> dict[str, dict[str, float]]:
         """Return the accuracy of each client that trains, by seed and id."""
         column = f"{Run.named(name).begin}clients"
         return {row["seed"]: trained(row.get(column, "")) for row in self.rows(table, name)}
+
+    def difference(self, table: str, one: str, other: str) -> tuple[Difference, list[float]] | None:
+        """Return paired differences in points over clients and seeds, and their mean by seed."""
+        ours, theirs = (self.by_client(table, name) for name in (one, other))
+        seeds = [[100 * (ours[s][c] - theirs[s][c]) for c in ours[s]] for s in ours if ours[s] and s in theirs]
+        if not seeds:
+            return None
+        return Difference(tuple(value for values in seeds for value in values)), [fmean(v) for v in seeds]
+
+    def curve(self, table: str, name: str) -> dict[int, list[float]]:
+        """Return the mean accuracies of every seed by round."""
+        curves, found = self.table(table).curves(), dict[int, list[float]]()
+        for row in self.rows(table, name):
+            for point in curves.get(row["run"], []):
+                found.setdefault(int(point["round"]), []).append(float(point["mean"]))
+        return found
 
 
 def trained(text: str) -> dict[str, float]:
@@ -144,151 +115,176 @@ def trained(text: str) -> dict[str, float]:
     return found
 
 
-def table_of(
-    results: Results, rows: Mapping[str, str], columns: Mapping[str, str], seed: str | None = None
-) -> str:
-    """Return accuracies: rows by label with the name of their runs, columns by table with their heading."""
-    lines = [["", *columns.values()]]
-    for label, name in rows.items():
-        cells = [results.accuracies(table, name, seed=seed) for table in columns]
-        if set(cells) != {NONE}:
-            lines.append([label, *cells])
-    return markdown(lines)
-
-
 def markdown(lines: Sequence[Sequence[str]]) -> str:
-    """Return lines, of which the first are headings, as a Markdown table."""
+    """Return lines, of which the first are headings, as a Markdown table; nothing if there are no others."""
+    if len(lines) < 2:
+        return "*Not run yet.*\n"
     rules = [["---", *["---:"] * (len(heads) - 1)] for heads in lines[:1]]
     return "".join(f"| {' | '.join(line)} |\n" for line in (*lines[:1], *rules, *lines[1:]))
 
 
-def overview(results: Results, tables: Iterable[str]) -> dict[str, str]:
-    """Return the rows of the table of all methods by label, each followed by its control."""
-    shown = {"": "", "method.whiten=true": ", whitened", EVEN: ", without the prior"}
-    found: dict[str, str] = {}
-    rows = [row for table in tables for row in results.all_rows(table)]
-    for row in sorted(rows, key=lambda row: place_of(row["method"])):
-        if row["variant"] not in shown or (row["variant"] == EVEN and row["method"] != "cue"):
-            continue
-        name = f"{row['method']}: {row['variant']}" if row["variant"] else row["method"]
-        label = method_label(row["method"]) + shown[row["variant"]]
-        found[label] = name
-        if row.get(f"{CONTROL}mean"):
-            found[label + WITH_PRIOR] = name + WITH_PRIOR
+def paper(recipe: str, method: str, key: str = "mean", variant: str = "") -> float | None:
+    """Return what the paper prints."""
+    own = read_recipe(recipe)[1].get("paper", {}).get(method, {})
+    found: float | None = (own.get(variant, {}) if variant else own).get(key)
     return found
 
 
-def grouped(results: Results, columns: Mapping[str, str]) -> str:
-    """Return the table of all methods, those of a kind one after the other under its name."""
-    lines, kind = [["", *columns.values()]], ""
-    for label, name in overview(results, columns).items():
-        cells = [results.accuracies(table, name) for table in columns]
-        if set(cells) == {NONE}:
-            continue
-        if group_of(Run.named(name).method) != kind:
-            kind = group_of(Run.named(name).method)
-            lines.append([f"*{kind}*", *[""] * len(columns)])
+def listed(results: Results, table: str) -> Iterator[tuple[str, str]]:
+    """Yield label and name of the runs that a table of all methods shows, kind by kind."""
+    seen: dict[tuple[str, str], None] = {}
+    for row in sorted(results.all_rows(table), key=lambda row: place_of(row["method"])):
+        if row["variant"] in VARIANTS and (row["variant"] != EVEN or row["method"] == "cue"):
+            seen[row["method"], row["variant"]] = None
+    for method, variant in seen:
+        name = f"{method}: {variant}" if variant else method
+        yield method_label(method) + VARIANTS[variant], name
+
+
+def overview(results: Results, table: str) -> str:
+    """Return all methods on one split, with and without the control, and the paper's numbers."""
+    heads = [
+        "",
+        "mean",
+        "worst",
+        "held-out",
+        "with log prior",
+        "worst",
+        "held-out",
+        "paper: mean",
+        "held-out",
+    ]
+    lines, kind = [heads], ""
+    for label, name in listed(results, table):
+        method = Run.named(name).method
+        if group_of(method) != kind:
+            kind = group_of(method)
+            lines.append([f"*{kind}*", *[""] * (len(heads) - 1)])
+        plain = [results.percent(table, name, column) for column in ("mean", "worst", "heldout_mean")]
+        prior = [results.percent(table, name + WITH_PRIOR, c) for c in ("mean", "worst", "heldout_mean")]
+        if name == "cue":  # it decides with the prior; what it has without stands below
+            plain, prior = prior, plain
+        printed = [
+            paper(table, method),
+            paper("cifar100-heldout" if table == MAIN else table, method, "heldout_mean"),
+        ]
+        lines.append([label, *plain, *prior, *(f"{value:.1f}" if value else NONE for value in printed)])
+    return markdown(lines)
+
+
+def splits(results: Results) -> str:
+    """Return the mean accuracy on every split, with the log prior in brackets."""
+    tables = [table for table in SPLITS if results.all_rows(table)]
+    names = dict(pair for table in tables for pair in listed(results, table))
+    lines = [["", *(SPLITS[table] for table in tables)]]
+    for label, name in sorted(names.items(), key=lambda pair: place_of(Run.named(pair[1]).method)):
+        cells = []
+        for table in tables:
+            prior = results.percent(table, name + WITH_PRIOR)
+            cells.append(results.percent(table, name) + (f" ({prior})" if prior != NONE else ""))
         lines.append([label, *cells])
     return markdown(lines)
 
 
-def summary(results: Results, columns: Mapping[str, str]) -> str:
-    """Return one row for each method: mean accuracy, that with the log prior at test, and the paper's."""
-    lines, known = [["", *columns.values()]], dict.fromkeys(ALL_IMAGES, PATHOLOGICAL)
-    for label, name in overview(results, columns).items():
-        if name.endswith(WITH_PRIOR) or name == CUE_EVEN:
-            continue
-        cells = []
-        for table in columns:
-            paper = read_recipe(known.get(table, table))[1].get("paper", {}).get(name, {}).get("mean")
-            cell = results.with_control(table, name)
-            cells.append(f"{cell} ({paper:.1f})" if paper and cell != NONE else cell)
-        if set(cells) != {NONE}:
-            lines.append([label, *cells])
-    return markdown(lines)
-
-
-def by_round(results: Results, table: str, rows: Mapping[str, str]) -> str:
-    """Return the mean accuracy of each of ``rows`` after the rounds in which it was tested, first seed."""
-    curves = results.table(table).curves()
-    tests: dict[str, dict[int, float]] = {}
-    for label, name in rows.items():
-        first = [] if name.endswith(WITH_PRIOR) else results.rows(table, name, "0")  # tested at the end only
-        points = [point for row in first for point in curves.get(row["run"], [])]
-        if points:
-            tests[label] = {int(point["round"]): float(point["mean"]) for point in points}
-    rounds = sorted({number for found in tests.values() for number in found})
-    lines = [
-        [label, *(f"{100 * found[number]:.1f}" if number in found else NONE for number in rounds)]
-        for label, found in tests.items()
-    ]
-    return markdown([["rounds", *map(str, rounds)], *lines]) if lines else ""
-
-
-def differences(results: Results, rows: Sequence[tuple[str, str, str, str]]) -> str:
+def differences(results: Results, table: str = MAIN) -> str:
     """Return paired differences of the clients that train, with an interval over them, and by seed."""
-    lines = [["", "difference", "95 % interval over clients", "by seed"]]
-    for table, one, other, label in rows:
-        ours, theirs = (results.by_client(table, name) for name in (one, other))
-        seeds = [[100 * (ours[s][c] - theirs[s][c]) for c in ours[s]] for s in ours if s in theirs]
-        if not seeds:
+    lines = [["", "points", "95 % interval", "by seed"]]
+    for one, other, label in DIFFERENCES:
+        found = results.difference(table, one, other)
+        if found is not None:
+            difference, seeds = found
+            lines.append(
+                [
+                    label,
+                    f"{difference.mean:+.1f}",
+                    interval(difference),
+                    ", ".join(f"{v:+.1f}" for v in seeds),
+                ]
+            )
+    return markdown(lines)
+
+
+def interval(difference: Difference) -> str:
+    """Return the interval of a difference."""
+    low, high = difference.interval or (difference.mean, difference.mean)
+    return f"{low:+.1f} to {high:+.1f}"
+
+
+def claims(results: Results) -> str:
+    """Return the paper's claims one by one: its difference, ours, and whether it was seen."""
+    lines = [["the paper says", "there", "here", "95 % interval", "seeds", ""]]
+    for claim in CLAIMS:
+        lines.append([claim.text, f"{claimed(claim):+.1f}", *seen(results, claim)])
+    return markdown(lines)
+
+
+def claimed(claim: Claim) -> float:
+    """Return the difference that the paper prints."""
+    pairs = ((claim.one, claim.printed), (claim.other, claim.printed_other))
+    numbers = [
+        paper(recipe or claim.table, Run.named(name).method, variant=variant)
+        for name, (recipe, variant) in pairs
+    ]
+    if numbers[0] is None or numbers[1] is None:
+        raise SystemExit(f"{claim.text}: the recipes have no such numbers of the paper")
+    return numbers[0] - numbers[1]
+
+
+def seen(results: Results, claim: Claim) -> list[str]:
+    """Return our difference with its interval, the number of seeds, and the verdict."""
+    found = results.difference(claim.table, claim.one, claim.other)
+    if found is None:
+        return [NONE, NONE, NONE, "not run"]
+    difference, seeds = found
+    low, high = difference.interval or (difference.mean, difference.mean)
+    verdict = "not seen"
+    if low > 0 or high < 0:
+        verdict = "seen" if (difference.mean > 0) == (claimed(claim) > 0) else "opposite"
+    return [f"{difference.mean:+.1f}", interval(difference), str(len(seeds)), verdict]
+
+
+def rounds(results: Results, table: str = MAIN) -> str:
+    """Return the mean accuracy after the rounds in which methods were tested, averaged over seeds."""
+    curves = {label: results.curve(table, name) for label, name in listed(results, table)}
+    numbers = sorted({number for curve in curves.values() for number in curve})
+    lines = [["rounds", *map(str, numbers)]]
+    for label, curve in curves.items():
+        if curve:
+            lines.append([label, *(f"{100 * fmean(curve[n]):.1f}" if n in curve else NONE for n in numbers)])
+    return markdown(lines)
+
+
+def target(results: Results, table: str = MAIN) -> str:
+    """Return the rounds, and the floats that one client received, to FedVPT's last mean accuracy."""
+    goal = results.curve(table, "fedvpt")
+    if not goal:
+        return markdown([[]])
+    level, lines = (
+        fmean(goal[max(goal)]),
+        [["", "rounds", "floats a client would receive", "warm start, once, up"]],
+    )
+    for label, name in listed(results, table):
+        curve, rows = results.curve(table, name), results.rows(table, name)
+        reached = [number for number in sorted(curve) if fmean(curve[number]) >= level]
+        if not curve or not rows or not int(rows[0]["visits"]):
             continue
-        found = Difference(tuple(value for values in seeds for value in values))
-        heading, means = (SPLITS | FEW | ALL_IMAGES)[table], ", ".join(f"{fmean(v):+.1f}" for v in seeds)
-        low, high = found.interval or (found.mean, found.mean)
-        lines.append([f"{heading}: {label}", f"{found.mean:+.1f}", f"{low:+.1f} to {high:+.1f}", means])
-    return markdown(lines)
-
-
-def rates(folder: Path, file: Path) -> str:
-    """Return each method's validation accuracy for each pair of rates that was tried, the best in bold."""
-    trials = json.loads((folder / file).read_text())["trials"] if (folder / file).is_file() else []
-    cells: dict[str, dict[str, str]] = {}
-    for trial in trials:
-        pair = f"{trial['training.head_lr']:g}, {trial['training.prompt_lr']:g}"
-        accuracy = f"{100 * trial['validation_accuracy']:.1f}"
-        cells.setdefault(trial["method"], {})[pair] = f"**{accuracy}**" if trial["chosen"] else accuracy
-    heads = list(dict.fromkeys(pair for row in cells.values() for pair in row))
-    methods = sorted(cells, key=place_of)
-    lines = [[method_label(m), *(cells[m].get(pair, NONE) for pair in heads)] for m in methods]
-    return markdown([["head rate, prompt rate", *heads], *lines])
-
-
-def ablations(results: Results, columns: Mapping[str, str]) -> str:
-    """Return PEP-FedPT's choices one by one, with and without the log prior, first seed."""
-    lines = [["", *columns.values()]]
-    for label, name in ABLATIONS.items():
-        cells = [results.with_control(table, name, "0") for table in columns]
-        if set(cells) != {NONE}:
-            lines.append([label, *cells])
-    return markdown(lines)
+        a_visit = int(rows[0]["download_floats"]) / int(rows[0]["visits"])
+        cells = (
+            [f"{reached[0]}", f"{reached[0] * a_visit / 1e3:,.0f} k"] if reached else ["not reached", NONE]
+        )
+        clients = len(trained(rows[0]["clients"]))
+        lines.append([label, *cells, f"{int(rows[0]['warm_up_floats']) / clients / 1e3:,.1f} k"])
+    return f"To {100 * level:.1f} %:\n\n{markdown(lines)}"
 
 
 def pages(folder: Path) -> dict[str, str]:
     """Return the tables that the documentation shows, by the name of their section."""
     results = Results(folder)
-    methods = {table: {row["method"] for row in results.all_rows(table)} for table in SPLITS}
-    seen = {table: name for table, name in SPLITS.items() if methods[table] - {"pep"}}  # not PEP-FedPT alone
-    noisy = {table: name for table, name in SPLITS.items() if results.rows(table, "pep: privacy=paper")}
-    first, all_images = {PATHOLOGICAL: SPLITS[PATHOLOGICAL]}, next(iter(ALL_IMAGES))
-    everything = overview(results, ALL_IMAGES) | SHORTER
-    rates_of_cue = {f"prompt rate {rate}": f"cue: training.prompt_lr={rate}" for rate in ("0.5", "1.5", "5")}
-    rivals = {label: name.format("") for label, name in RIVALS.items()}
     return {
-        "overview": grouped(results, seen),
-        "summary": summary(results, ALL_IMAGES | {name: seen[name] for name in seen if name != IID}),
-        "rounds": by_round(results, PATHOLOGICAL, overview(results, [PATHOLOGICAL])),
-        "all-images": table_of(results, everything, ALL_IMAGES),
-        "all-images-rounds": by_round(results, all_images, everything),
-        "differences": differences(results, DIFFERENCES),
-        "ablations": ablations(results, FEW | first),
-        "noise": table_of(results, NOISE, noisy | FEW, "0"),
-        "priors": table_of(results, PRIORS, first, "0"),
-        "steps": table_of(results, STEPS, seen),
-        "variants": table_of(results, VARIANTS, TRIALS),
-        "rates-of-cue": table_of(results, rates_of_cue, RATES),
-        "epochs": table_of(results, {label: name.format(LONG) for label, name in RIVALS.items()}, first),
-        "few": table_of(results, rivals | MIXED_EVENLY, FEW),
-        "rates": rates(folder, TUNING),
-        "all-images-rates": rates(folder, TUNING_ALL_IMAGES),
+        "overview": overview(results, MAIN),
+        "splits": splits(results),
+        "differences": differences(results),
+        "claims": claims(results),
+        "rounds": rounds(results),
+        "target": target(results),
     }

@@ -1,80 +1,105 @@
-"""Draw the figures of docs/results from its tables: accuracy by rounds and by what travelled.
+"""Draw the two figures of docs/results from its tables: accuracy by round, and when mixing pays.
 
-python scripts/results_figures.py docs/results/cpu
+python scripts/results_figures.py docs/results/miniature
 """
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from statistics import fmean, stdev
 
-import tomli_w
-from results import Results, Run, overview
-from results_shown import ALL_IMAGES, CUE_EVEN, SPLITS, WITH_PRIOR
+from results import Results
+from results_mixing import Point, mixing
+from results_shown import MAIN, PEP_EVEN
 
-from fedcue.config.recipes import read_recipe
-from fedcue.grid.table import CONTROL, Row
-from fedcue.report.figures.catalogue import build
 from fedcue.report.figures.draw import save
-from fedcue.report.groups import group_runs
+from fedcue.report.figures.figure import Axis, Figure, Panel, Series
 from fedcue.report.labels import method_label
-from fedcue.report.runs import find_runs
 
-FIGURES = ("accuracy-rounds", "accuracy-bytes")
+LINES = {  # names of runs, and what the figure calls them
+    "cue": "cue (ours; the prior decides at test)",
+    "pep": "PEP-FedPT",
+    PEP_EVEN: "PEP-FedPT without priors in the mixing",
+    "fedvpt_deep": "FedVPT-D",
+    "fedvpt": "FedVPT",
+}
 
 
-def figures(results: Results, table: str) -> None:
-    """Draw the curves of a table's methods as they are, and hollow with the prior."""
-    names = [
-        n for n in overview(results, [table]).values() if n.removesuffix(WITH_PRIOR) == Run.named(n).method
+def by_round(results: Results, table: str = MAIN) -> Figure:
+    """Return mean accuracy by round; the title says where PEP-FedPT passes FedVPT's end."""
+    series = []
+    for slot, (name, label) in enumerate(LINES.items()):
+        curve = results.curve(table, name)
+        if curve:
+            series.append(_line(curve, label, slot))
+    panel = Panel(
+        "line",
+        Axis("rounds of 5 clients"),
+        Axis("mean accuracy of the clients that train", percent=True),
+        tuple(series),
+        title=message(results, table),
+    )
+    return Figure("accuracy-rounds", panel.title, (panel,))
+
+
+def message(results: Results, table: str) -> str:
+    """Return in words what the curves show."""
+    ours, theirs = results.curve(table, "pep"), results.curve(table, "fedvpt")
+    if not ours or not theirs:
+        return "Mean accuracy by round"
+    end = fmean(theirs[max(theirs)])
+    passed = [number for number in sorted(ours) if fmean(ours[number]) > end]
+    lead = 100 * (fmean(ours[max(ours)]) - end)
+    if not passed or lead <= 0:
+        return f"{method_label('pep')} does not pass {method_label('fedvpt')} here"
+    return (
+        f"PEP-FedPT passes FedVPT's last accuracy by round {passed[0]} of {max(theirs)}\n"
+        f"and ends {lead:.0f} points above it"
+    )
+
+
+def _line(curve: dict[int, list[float]], label: str, slot: int) -> Series:
+    rounds = sorted(curve)
+    means = [fmean(curve[number]) for number in rounds]
+    spread = [stdev(curve[number]) if len(curve[number]) > 1 else 0.0 for number in rounds]
+    low = [mean - one for mean, one in zip(means, spread, strict=True)]
+    high = [mean + one for mean, one in zip(means, spread, strict=True)]
+    return Series(label, rounds, means, slot, low, high)
+
+
+def when_mixing_pays(points: list[Point]) -> Figure:
+    """Return PEP-FedPT's gain over FedVPT by classes over width, for clients that hold a tenth of them."""
+    shown = [
+        point for point in points if point.held * 10 == point.classes and point.images == points[0].images
     ]
-    plain = [CUE_EVEN if name == "cue" else name for name in names if not name.endswith(WITH_PRIOR)]
-    prior = [name for name in names if name.endswith(WITH_PRIOR) or name == "cue"]
-    curves = results.table(table).curves()
-    with tempfile.TemporaryDirectory() as place:
-        folders = []
-        for number, name in enumerate([*plain, *prior]):
-            for row in results.rows(table, name):
-                folder = Path(place, f"{number:03d}-{row['seed']}")
-                as_run_folder(folder, row, curves.get(row["run"], []), name in prior)
-                folders.append(folder)
-        runs = sorted(find_runs(folders), key=lambda run: run.path.name)
-        lines = [replace(one, label=method_label(one.method)) for one in group_runs(runs)]
-        for figure in FIGURES:
-            save(build(figure, lines), results.folder / f"{table}-{figure}.png")
-
-
-def as_run_folder(folder: Path, row: Row, curve: Sequence[Row], prior: bool) -> None:
-    """Write a row as the run folder that figures are drawn from; with the prior only the end is known."""
-    end = f"{CONTROL if prior and row['method'] != 'cue' else ''}mean"
-    at_end = {"mean_accuracy": float(row[end])}
-    traffic = {way: int(row[f"{way}_bytes"]) for way in ("upload", "download")}
-    first, rounds, before = int(row["warm_up_bytes"]), [], int(row["warm_up_bytes"])
-    for point in curve if end == "mean" else []:
-        sent = int(point["bytes"]) - before
-        number, accuracy = int(point["round"]), float(point["mean"])
-        rounds.append({"round": number, "mean_accuracy": accuracy, "upload_bytes": sent, "download_bytes": 0})
-        before = int(point["bytes"])
-    length = int(row.get("rounds") or read_recipe(row["recipe"])[1].get("rounds", 0))
-    if not rounds and sum(traffic.values()):
-        rounds = [{"round": length, **at_end, **{f"{way}_bytes": sent for way, sent in traffic.items()}}]
-    folder.mkdir()
-    config = {"seed": int(row["seed"]), "rounds": length, "method": {"name": row["method"], "prior": prior}}
-    (folder / "config.toml").write_text(tomli_w.dumps(config))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in rounds))
-    (folder / "summary.json").write_text(json.dumps({**at_end, "warm_up_upload_bytes": first}))
+    bounds = [point.difference.interval or (point.difference.mean,) * 2 for point in shown]
+    series = Series(
+        "PEP-FedPT − FedVPT",
+        [point.crowding for point in shown],
+        [point.difference.mean for point in shown],
+        1,
+        [low for low, _ in bounds],
+        [high for _, high in bounds],
+        [f"{point.classes} classes" for point in shown],
+    )
+    panel = Panel(
+        "scatter",
+        Axis("classes / width of the ViT"),
+        Axis("PEP-FedPT − FedVPT, points"),
+        (series,),
+        title="What mixing gains, by how crowded one mixed prompt is",
+    )
+    return Figure("mixing", panel.title, (panel,))
 
 
 def main() -> None:
-    """Draw the figures of every split anew."""
+    """Draw both figures anew."""
     results = Results(Path(sys.argv[1]))
-    for table in SPLITS | ALL_IMAGES:
-        if table in results.tables:
-            figures(results, table)
+    save(by_round(results), results.folder / f"{MAIN}.png")
+    points = mixing(results)
+    if len(points) > 1:
+        save(when_mixing_pays(points), results.folder / "mixing.png")
 
 
 if __name__ == "__main__":

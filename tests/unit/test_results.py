@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import results
 import results_figures
+import results_mixing
 import results_paper
-from results_shown import DIFFERENCES, PATHOLOGICAL, SPLITS
+from results_shown import CLAIMS, MAIN, MIXING, PEP_EVEN, SPLITS
 
 from fedcue.grid.options import BETWEEN_SETTINGS
 from fedcue.grid.table import Entry, RunTable
@@ -20,32 +21,32 @@ from fedcue.grid.table import Entry, RunTable
 PLAN = Path(__file__).parents[2] / "docs" / "results" / "plan.sh"
 
 
-def keep(folder: Path, name: str, mean: float = 0.5, seed: int = 0, **more: Any) -> None:
-    """Add a run, and points of its curve at rounds 2 and 3, to the table of the first split."""
+def keep(folder: Path, name: str, mean: float = 0.5, seed: int = 0, table: str = MAIN, **more: Any) -> None:
+    """Add a run, and points of its curve at rounds 10 and 20, to a table."""
     run = results.Run.named(name)
     settings = dict(part.split("=", 1) for part in BETWEEN_SETTINGS.split(run.variant) if part)
     row = {
-        "run": f"{name}-{seed}", "recipe": PATHOLOGICAL, "method": run.method, "variant": run.variant,
+        "run": f"{name}-{seed}", "recipe": MAIN, "method": run.method, "variant": run.variant,
         "seed": str(seed), "mean": str(mean), "worst": str(mean / 2), "heldout_mean": str(mean - 0.1),
-        "upload_bytes": "10", "download_bytes": "10", "warm_up_bytes": "5",
-        **settings, **{column: str(value) for column, value in more.items()},
+        "upload_floats": "100", "download_floats": "100", "warm_up_floats": "8", "visits": "4",
+        "clients": "0:5/10 1:5/10 2:9/10h",
+        **settings, **{column.replace("__", "."): str(value) for column, value in more.items()},
     }  # fmt: skip
-    curve = tuple({"round": str(n), "mean": str(mean), "bytes": str(10 * n)} for n in (2, 3))
-    RunTable(folder / f"{PATHOLOGICAL}.csv").add([Entry(row, () if run.variant == results.EVEN else curve)])
+    curve = tuple({"round": str(n), "mean": str(mean - 0.2 + n / 100)} for n in (10, 20))
+    RunTable(folder / f"{table}.csv").add([Entry(row, curve)])
 
 
-def test_tables_average_seeds_and_leave_out_what_was_not_run(tmp_path: Path) -> None:
+def test_the_overview_averages_seeds_and_shows_control_and_paper(tmp_path: Path) -> None:
+    keep(tmp_path, "fedvpt", 0.5, log_prior_mean=0.8, log_prior_worst=0.6, log_prior_heldout_mean=0.7)
     keep(tmp_path, "pep", 0.5)
     keep(tmp_path, "pep", 0.6, seed=1)
     keep(tmp_path, "pep: method.layers=[0, 1, 2]", 0.3)
     keep(tmp_path, "pfedpg", 0.7, heldout_mean="")
-    tables = results.pages(tmp_path)
-    assert "| PEP-FedPT | 55.0 ± 7.1 / 27.5 / 45.0 |" in tables["overview"]
-    assert "| pFedPG | 70.0 / 35.0 / n/a |" in tables["overview"]
-    assert "layers" not in tables["overview"]
-    assert "| layers 1-3 instead of 5-7 | – | 30.0 |" in tables["ablations"]
-    assert "layers 8-10" not in tables["ablations"]
-    assert "| PEP-FedPT | 50.0 | 50.0 |" in tables["rounds"]
+    table = results.pages(tmp_path)["overview"]
+    assert "| FedVPT | 50.0 | 25.0 | 40.0 | 80.0 | 60.0 | 70.0 | 83.6 | 82.4 |" in table
+    assert "| PEP-FedPT | 55.0 ± 7.1 | 27.5 ± 3.5 | 45.0 ± 7.1 | – | – | – | 95.5 | 93.7 |" in table
+    assert "| pFedPG | 70.0 | 35.0 | – | – | – | – | 93.0 | – |" in table
+    assert "layers" not in table
 
 
 def test_methods_stand_by_their_kind(tmp_path: Path) -> None:
@@ -57,29 +58,12 @@ def test_methods_stand_by_their_kind(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_the_summary_has_ours_the_control_and_the_paper(tmp_path: Path) -> None:
-    keep(tmp_path, "fedvpt", 0.5, log_prior_mean=0.8, log_prior_worst=0.6, log_prior_heldout_mean=0.7)
-    tables = results.pages(tmp_path)
-    assert "| FedVPT | – | 50.0 → 80.0 (83.6) |" in tables["summary"]
-    assert "| FedVPT + log prior | 80.0 / 60.0 / 70.0 |" in tables["overview"]
-
-
-def test_cue_is_shown_without_and_with_the_prior_it_has_built_in(tmp_path: Path) -> None:
+def test_cue_stands_with_the_prior_that_it_has_built_in_and_without(tmp_path: Path) -> None:
     keep(tmp_path, "cue", 0.9)
     keep(tmp_path, "cue: evaluation.priors=uniform", 0.6)
-    tables = results.pages(tmp_path)
-    assert "| cue | – | 60.0 → 90.0 |" in tables["summary"]
-    assert "| cue, without the prior | 60.0 / 30.0 / 50.0 |" in tables["overview"]
-
-
-def test_where_rows_have_other_seeds_only_the_first_is_compared(tmp_path: Path) -> None:
-    for seed, mean in enumerate((0.5, 0.7)):
-        keep(tmp_path, "pep", mean, seed)
-    keep(tmp_path, "pep: evaluation.priors=em", 0.4)
-    keep(tmp_path, "pep: method.temperature=100", 0.4)
-    tables = results.pages(tmp_path)
-    assert "| PEP-FedPT, from labels | 50.0 / 25.0 / 40.0 |" in tables["priors"]
-    assert "| PEP-FedPT | – | 50.0 |" in tables["ablations"]
+    table = results.pages(tmp_path)["overview"]
+    assert "| cue | – | – | – | 90.0 | 45.0 | 80.0 | – | – |" in table
+    assert "| cue, without the prior | 60.0 | 30.0 | 50.0 | – | – | – | – | – |" in table
 
 
 def test_rows_that_differ_in_more_than_the_seed_are_not_averaged(tmp_path: Path) -> None:
@@ -95,18 +79,65 @@ def test_differences_pair_clients_and_seeds(tmp_path: Path) -> None:
     keep(tmp_path, "fedvpt", seed=0, clients="1:5/10 0:5/10 2:1/10h 3:/10")
     keep(tmp_path, "fedvpt", seed=1, clients="0:0/10 1:0/10 2:0/10h")
     keep(tmp_path, "fedvpt", seed=2, clients="0:7/10 1:7/10 2:1/10h")
-    table = results.differences(results.Results(tmp_path), DIFFERENCES)
+    table = results.pages(tmp_path)["differences"]
     assert len(table.splitlines()) == 3
     half = 3.1824 * 0.0816497 / 2 * 100  # Student's t of four values 0, 10, 20, 10
     assert f"PEP-FedPT − FedVPT | +10.0 | {10 - half:+.1f} to {10 + half:+.1f} | +5.0, +15.0 |" in table
 
 
-def test_figures_are_drawn_from_rows_and_curves(tmp_path: Path) -> None:
-    keep(tmp_path, "fedvpt", 0.5, log_prior_mean=0.8)
-    keep(tmp_path, "ncm", 0.4, upload_bytes=0, download_bytes=0)
-    results_figures.figures(results.Results(tmp_path), PATHOLOGICAL)
-    for figure in results_figures.FIGURES:
-        assert (tmp_path / f"{PATHOLOGICAL}-{figure}.png").read_bytes().startswith(b"\x89PNG")
+@pytest.mark.parametrize(
+    ("pep", "uniform", "verdict"),
+    [("9", "1", "seen"), ("1", "9", "opposite"), ("5", "5", "not seen")],
+)
+def test_a_claim_is_seen_where_the_interval_has_the_papers_sign(
+    tmp_path: Path, pep: str, uniform: str, verdict: str
+) -> None:
+    keep(tmp_path, "pep", clients=f"0:{pep}/10 1:{pep}/10 2:{pep}1/100")
+    keep(tmp_path, PEP_EVEN, clients=f"0:{uniform}/10 1:{uniform}/10 2:{uniform}2/100")
+    lines = results.pages(tmp_path)["claims"].splitlines()
+    line = next(line for line in lines if "priors in the mixing" in line)
+    assert line.startswith("| priors in the mixing help | +11.4 |")  # 95.46 and 84.01 in the paper
+    assert line.endswith(f"| 1 | {verdict} |")
+    assert sum("not run" in line for line in lines) == len(CLAIMS) - 1
+
+
+def test_rounds_and_floats_count_to_fedvpts_last_accuracy(tmp_path: Path) -> None:
+    keep(tmp_path, "fedvpt", 0.5)
+    keep(tmp_path, "pep", 0.7)
+    table = results.pages(tmp_path)["target"]
+    assert table.startswith("To 50.0 %:")
+    assert "| FedVPT | 20 | 0 k |" in table
+    assert "| PEP-FedPT | 10 |" in table
+    assert "| PEP-FedPT | 60.0 | 70.0 |" in results.pages(tmp_path)["rounds"]
+
+
+def test_mixing_compares_both_methods_on_every_task(tmp_path: Path) -> None:
+    for classes, right in ((20, 9), (100, 4)):
+        task = {
+            "data__first_classes": classes,
+            "partition__classes_per_client": classes // 10,
+            "data__train_per_class": 60,
+        }
+        keep(tmp_path, "pep", 0.8, table=MIXING, clients=f"0:{right}/10 1:{right}/10", **task)
+        keep(tmp_path, "fedvpt", 0.5, table=MIXING, clients="0:5/10 1:3/10", log_prior_mean=0.9, **task)
+    table = results_mixing.table(results.Results(tmp_path))
+    assert "| 20 | 2 | 60 | 0.10 | 50.0 | 80.0 | +50.0 |" in table
+    assert "| 100 | 10 | 60 | 0.52 | 50.0 | 80.0 | +0.0 |" in table
+    figure = results_figures.when_mixing_pays(results_mixing.mixing(results.Results(tmp_path)))
+    assert figure.panels[0].series[0].x == [20 / 192, 100 / 192]
+
+
+def test_the_figures_title_is_its_message(tmp_path: Path) -> None:
+    keep(tmp_path, "fedvpt", 0.5)
+    keep(tmp_path, "pep", 0.7)
+    found = results.Results(tmp_path)
+    assert results_figures.message(found, MAIN) == (
+        "PEP-FedPT passes FedVPT's last accuracy by round 10 of 20\nand ends 20 points above it"
+    )
+    results_figures.save(results_figures.by_round(found), tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    keep(tmp_path, "fedvpt", 0.9)
+    assert "does not pass" in results_figures.message(results.Results(tmp_path), MAIN)
 
 
 def test_the_papers_tables_show_all_methods() -> None:
@@ -139,7 +170,7 @@ def commands(tmp_path: Path, *options: str) -> list[list[str]]:
 
 def test_the_plan_is_made_of_compare_commands_that_can_be_run(tmp_path: Path) -> None:
     found = commands(tmp_path, "--dry-run")
-    assert len(found) > 20
+    assert len(found) > 15
     for words in found:
         assert words[0] == "compare"
         assert words[-1] == "--dry-run"
@@ -148,17 +179,20 @@ def test_the_plan_is_made_of_compare_commands_that_can_be_run(tmp_path: Path) ->
         assert given == [f"data.root=/data/{Path(given[0]).name}"]
 
 
-def test_every_split_that_is_shown_is_planned(tmp_path: Path) -> None:
-    tables = {Path(words[words.index("--table") + 1]).stem for words in commands(tmp_path)}
-    assert set(SPLITS) <= tables
+def test_everything_that_is_shown_is_planned(tmp_path: Path) -> None:
+    planned = commands(tmp_path)
+    tables = {Path(words[words.index("--table") + 1]).stem for words in planned}
+    assert {*SPLITS, MIXING} <= tables
+    methods = {name for words in planned for name in words[words.index("--methods") + 1].split(",")}
+    variants = {words[n + 1] for words in planned for n, word in enumerate(words) if word == "--variant"}
+    names = methods | {variant.replace(",", ", ") for variant in variants}
+    assert {name for claim in CLAIMS for name in (claim.one, claim.other)} <= names
 
 
 def test_the_commands_of_the_plan_are_valid(tmp_path: Path) -> None:
     from fedcue.grid.compare import asked_for
 
     for words in commands(tmp_path):
-        if any("cue_variants" in word for word in words):
-            continue  # methods beside the package, in benchmarks/
         arguments = [word for word in words[1 : words.index("--table")] if not word.startswith("--")]
         options = {name: words[words.index(name) + 1] for name in ("--methods", "--seeds")}
         variants = [words[n + 1] for n, word in enumerate(words) if word == "--variant"]
@@ -170,4 +204,4 @@ def test_the_commands_of_the_plan_are_valid(tmp_path: Path) -> None:
 def test_no_number_of_the_pages_comes_from_elsewhere() -> None:
     page = (PLAN.parent / "README.md").read_text()
     for name in re.findall(r"<!-- ([\w-]+):start -->", page):
-        assert name in results.pages(PLAN.parent / "cpu")
+        assert name in {*results.pages(PLAN.parent / "miniature"), MIXING}
