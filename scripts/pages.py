@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 DEFAULT = ROOT / "docs" / "results" / "default"
 MINIATURE = ROOT / "docs" / "results" / "miniature"
 SECTIONS = {
-    "README.md": ["fedvpt", "demo", "results", "overview"],
+    "README.md": ["fedvpt", "demo", "headline"],
     "docs/results/README.md": [
         "overview",
         "differences",
@@ -45,7 +45,6 @@ def filled() -> dict[Path, str]:
         **results_paper.pages(),
         "fedvpt": f"```python\n{listing.strip()}\n```",
         "demo": f"```\n{(DEFAULT / 'demo.txt').read_text().strip()}\n```",
-        "results": (DEFAULT / "table.txt").read_text(),
     }
     pages = {}
     for name, sections in SECTIONS.items():

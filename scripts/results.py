@@ -8,7 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from results_shown import CLAIMS, DIFFERENCES, EVEN, MAIN, SPLITS, VARIANTS, WITH_PRIOR, Claim
+from results_shown import (
+    CLAIMS,
+    CUE_EVEN,
+    DIFFERENCES,
+    EVEN,
+    HEADLINE,
+    MAIN,
+    PEP_EVEN,
+    SPLITS,
+    VARIANTS,
+    WITH_PRIOR,
+    Claim,
+)
 
 from fedcue.config.layers import parse
 from fedcue.config.recipes import read_recipe
@@ -90,7 +102,9 @@ class Results:
     def difference(self, table: str, one: str, other: str) -> tuple[Difference, list[float]] | None:
         """Return paired differences in points over clients and seeds, and their mean by seed."""
         ours, theirs = (self.by_client(table, name) for name in (one, other))
-        seeds = [[100 * (ours[s][c] - theirs[s][c]) for c in ours[s]] for s in ours if ours[s] and s in theirs]
+        seeds = [
+            [100 * (ours[s][c] - theirs[s][c]) for c in ours[s]] for s in ours if ours[s] and s in theirs
+        ]
         if not seeds:
             return None
         return Difference(tuple(value for values in seeds for value in values)), [fmean(v) for v in seeds]
@@ -169,6 +183,23 @@ def overview(results: Results, table: str) -> str:
             paper("cifar100-heldout" if table == MAIN else table, method, "heldout_mean"),
         ]
         lines.append([label, *plain, *prior, *(f"{value:.1f}" if value else NONE for value in printed)])
+    return markdown(lines)
+
+
+def headline(results: Results, table: str = MAIN) -> str:
+    """Return the few rows that README shows: ours, with the control, and the paper's numbers."""
+    lines = [["", "mean", "held-out", "with log prior", "held-out", "paper: mean", "held-out"]]
+    for label, name in HEADLINE.items():
+        plain = [results.percent(table, name, column) for column in ("mean", "heldout_mean")]
+        prior = [results.percent(table, name + WITH_PRIOR, column) for column in ("mean", "heldout_mean")]
+        if name == "cue":
+            plain, prior = [results.percent(table, CUE_EVEN, c) for c in ("mean", "heldout_mean")], plain
+        method = Run.named(name).method
+        printed = [paper(table, method), paper("cifar100-heldout", method, "heldout_mean")]
+        if name == PEP_EVEN:
+            printed = [paper(f"{table}-priors", method, variant="method.prior=uniform"), None]
+        if {*plain, *prior} != {NONE}:
+            lines.append([label, *plain, *prior, *(f"{value:.1f}" if value else NONE for value in printed)])
     return markdown(lines)
 
 
@@ -281,6 +312,7 @@ def pages(folder: Path) -> dict[str, str]:
     """Return the tables that the documentation shows, by the name of their section."""
     results = Results(folder)
     return {
+        "headline": headline(results),
         "overview": overview(results, MAIN),
         "splits": splits(results),
         "differences": differences(results),

@@ -24,6 +24,15 @@ EVEN = "evaluation.priors=uniform"
 CUE_EVEN = f"cue: {EVEN}"
 PEP_EVEN = "pep: method.prior=uniform"
 WHITENED = "ncm: method.whiten=true"
+HEADLINE = {
+    "FedVPT": "fedvpt",
+    "PEP-FedPT": "pep",
+    "PEP-FedPT, no priors in the mixing": PEP_EVEN,
+    "class means, whitened (`ncm`)": WHITENED,
+    "`cue` (ours)": "cue",
+}
+"""The rows of README, by label."""
+
 VARIANTS = {"": "", "method.whiten=true": ", whitened", EVEN: ", without the prior"}
 """The variants that stand in the table of all methods, and what is added to the method's name."""
 

@@ -66,6 +66,18 @@ def test_cue_stands_with_the_prior_that_it_has_built_in_and_without(tmp_path: Pa
     assert "| cue, without the prior | 60.0 | 30.0 | 50.0 | – | – | – | – | – |" in table
 
 
+def test_the_headline_is_a_few_rows_with_control_and_paper(tmp_path: Path) -> None:
+    keep(tmp_path, "fedvpt", 0.5, log_prior_mean=0.8, log_prior_heldout_mean=0.7)
+    keep(tmp_path, PEP_EVEN, 0.6)
+    keep(tmp_path, "cue", 0.9)
+    keep(tmp_path, "sgpt", 0.9)
+    table = results.pages(tmp_path)["headline"]
+    assert "| FedVPT | 50.0 | 40.0 | 80.0 | 70.0 | 83.6 | 82.4 |" in table
+    assert "| PEP-FedPT, no priors in the mixing | 60.0 | 50.0 | – | – | 84.0 | – |" in table
+    assert "| `cue` (ours) | – | – | 90.0 | 80.0 | – | – |" in table
+    assert len(table.splitlines()) == 5
+
+
 def test_rows_that_differ_in_more_than_the_seed_are_not_averaged(tmp_path: Path) -> None:
     keep(tmp_path, "pep", 0.5)
     keep(tmp_path, "pep", 0.5, seed=1, rounds=3)
