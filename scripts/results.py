@@ -102,9 +102,8 @@ class Results:
     def difference(self, table: str, one: str, other: str) -> tuple[Difference, list[float]] | None:
         """Return paired differences in points over clients and seeds, and their mean by seed."""
         ours, theirs = (self.by_client(table, name) for name in (one, other))
-        seeds = [
-            [100 * (ours[s][c] - theirs[s][c]) for c in ours[s]] for s in ours if ours[s] and s in theirs
-        ]
+        both = [seed for seed in ours if ours[seed] and theirs.get(seed)]
+        seeds = [[100 * (ours[s][c] - theirs[s][c]) for c in ours[s]] for s in both]
         if not seeds:
             return None
         return Difference(tuple(value for values in seeds for value in values)), [fmean(v) for v in seeds]
