@@ -243,7 +243,7 @@ def test_a_server_that_dies_after_clients_trained_goes_on_with_the_memories_of_b
 def test_a_client_that_disagrees_is_refused_by_name(tmp_path: Path) -> None:
     members = nodes(2, tmp_path)
     other = tmp_path / "backbone"
-    shutil.copytree(locate("embedded"), other)
+    shutil.copytree(locate("embedded").parent, other)
     config = json.loads((other / "config.json").read_text())
     config["pretrained_cfg"] = {**config.get("pretrained_cfg", {}), "mean": [0.1, 0.2, 0.3]}
     (other / "config.json").write_text(json.dumps(config))

@@ -16,7 +16,8 @@ from fedcue.clients.federation import load_federation
 from fedcue.plan.dry_run import plan
 from fedcue.report.page import render
 from fedcue.report.runs import read_run
-from fedcue.rounds.executor import WAITING, Executor
+from fedcue.rounds.executor import Executor
+from fedcue.rounds.workers import WAITING
 from fedcue.types import ClientMemory, Download
 
 DRAWN = [

@@ -124,7 +124,7 @@ def test_variants_of_the_baselines_have_recipes() -> None:
         (cell.config.method.evaluation, cell.config.clients_per_round)
         for cell in cells_of("cifar100-pfedpg", "paper")
     ]
-    assert found == [("adapt", 5), ("none", 5), ("adapt", 100)]
+    assert found == [("adapt", 5), ("none", 5), ("adapt", 100), ("adapt", 5)]
     found = [cell.config.method.normalise_projector for cell in cells_of("cifar100-fedpr-projector", "paper")]
     assert found == [True, False]
 

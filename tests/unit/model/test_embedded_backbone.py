@@ -99,14 +99,14 @@ def test_is_frozen_and_in_eval_mode(embedded: VisionTransformer) -> None:
 
 
 def test_is_small_and_stored_in_half_precision() -> None:
-    path = locate("embedded") / "model.safetensors"
+    path = locate("embedded")
     assert path.stat().st_size <= 6_000_000
     with safe_open(path, framework="pt") as file:
         assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"F16"}  # noqa: SIM118
 
 
 def test_comes_with_a_model_card() -> None:
-    card = (locate("embedded") / "README.md").read_text(encoding="utf-8")
+    card = (locate("embedded").parent / "README.md").read_text(encoding="utf-8")
     assert "CIFAR-100" in card
     assert "Tiny-ImageNet" in card
 
