@@ -188,7 +188,7 @@ def test_a_table_remembers_what_was_run(fedcue: Command, small: list[str], tmp_p
     variant = ["--variant", "head: evaluation.priors=uniform"]
     code, text, errors = fedcue(*command, *variant, "--seeds", "0", "--dry-run")
     assert code == 0, errors
-    assert "1 runs to make, 1 of the same models tested otherwise, 0 there already" in text
+    assert "1 run to make, 1 of the same models tested otherwise, 0 there already" in text
     assert not (tmp_path / "out").exists()
 
     code, text, errors = fedcue(*command, *variant, "--seeds", "0")

@@ -106,8 +106,8 @@ def test_the_backbone_is_the_same_after_training(tmp_path: Path) -> None:
     config = small()
     seen = {}
 
-    def remember(config: fedcue.RunConfig) -> Federation:
-        federation = load_federation(config)
+    def remember(config: fedcue.RunConfig, *told: Any) -> Federation:
+        federation = load_federation(config, *told)
         seen["model"] = federation.model
         return federation
 

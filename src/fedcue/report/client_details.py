@@ -66,7 +66,10 @@ def _confusions(run: RunRecord) -> dict[int, list[list[int]]]:
     names = ("clients", "labels", "predicted")
     if any(name not in run.analysis for name in names):
         return {}
-    rows = np.stack([run.analysis[name].ravel().astype(int) for name in names], 1)
+    columns = [run.analysis[name].ravel().astype(int) for name in names]
+    if len({len(column) for column in columns}) > 1:  # a damaged file
+        return {}
+    rows = np.stack(columns, 1)
     found: dict[int, list[list[int]]] = {}
     unique, counts = np.unique(rows, axis=0, return_counts=True)
     for (client, label, predicted), count in zip(unique.tolist(), counts.tolist(), strict=True):
