@@ -150,7 +150,7 @@ def test_a_private_run_whose_rounds_are_drawn_again_ends_within_its_budget(tmp_p
     assert (tmp_path / "run" / "model.safetensors").is_file()
     assert json.loads((tmp_path / "run" / "model.json").read_text())["rounds"] == 2
     comparison = compare_runs({("fedvpt", ""): [tmp_path / "run"]}, 0.0)
-    assert comparison.note.endswith("Ended before their last round, their privacy budget spent: fedvpt.")
+    assert comparison.note.endswith("Ended before their last round (summary.json says why): fedvpt.")
     assert comparison.rows[0].over_seeds("rounds_to_target").mean == 2
     assert any("ended early" in failure.text for failure in failures(find_runs([tmp_path])))
 
