@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -75,63 +76,67 @@ class TensorTable:
 
     def __contains__(self, name: str) -> bool:
         """Tell whether a tensor of this name is declared."""
-        return any(spec.name == name for spec in self.specs)
+        return name in self._by_name
 
     def __getitem__(self, name: str) -> TensorSpec:
         """Return the spec of this name."""
-        return next(spec for spec in self.specs if spec.name == name)
+        return self._by_name[name]
 
-    @property
+    @cached_property
+    def _by_name(self) -> dict[str, TensorSpec]:
+        return {spec.name: spec for spec in self.specs}
+
+    @cached_property
     def sent(self) -> tuple[str, ...]:
         """Names of what a client is sent."""
         return tuple(spec.name for spec in self.specs if spec.sent)
 
-    @property
+    @cached_property
     def trained(self) -> tuple[str, ...]:
         """Names of what a client trains."""
         return tuple(spec.name for spec in self.specs if spec.trained)
 
-    @property
+    @cached_property
     def returned(self) -> tuple[str, ...]:
         """Names of what a client sends back."""
         return tuple(spec.name for spec in self.specs if spec.returned)
 
-    @property
+    @cached_property
     def replied(self) -> tuple[str, ...]:
         """Names of what a client sends before round 0."""
         return tuple(spec.name for spec in self.specs if spec.replied)
 
-    @property
+    @cached_property
     def kept(self) -> tuple[str, ...]:
         """Names of what stays at a client."""
         return tuple(spec.name for spec in self.specs if spec.kept)
 
-    @property
+    @cached_property
     def averaged(self) -> tuple[str, ...]:
         """Names of what clients train and send back for a mean."""
         return tuple(spec.name for spec in self.specs if spec.trained and spec.returned)
 
-    @property
+    @cached_property
     def uploads(self) -> tuple[TensorSpec, ...]:
         """What clients send, before round 0 or after a visit."""
         return tuple(spec for spec in self.specs if spec.returned or spec.replied)
 
-    @property
+    @cached_property
     def kinds(self) -> dict[str, Kind]:
         """What the uploads are, by name; undeclared ones are left out."""
         return {spec.name: spec.kind for spec in self.uploads if spec.kind is not None}
 
-    @property
+    @cached_property
     def each(self) -> tuple[str, ...]:
         """Names of the uploads of which the server needs every client's own."""
         return tuple(spec.name for spec in self.uploads if spec.each or spec.kind == "own")
 
-    @property
+    @cached_property
     def needs_each(self) -> bool:
         """Whether the server needs some uploads one by one and not only their sums."""
         return bool(self.each)
 
-    @property
+    @cached_property
     def class_axes(self) -> dict[str, int]:
         """The class axis by name, for tensors of which a client needs its own classes' rows."""
         return {spec.name: spec.rows for spec in self.specs if spec.rows is not None}
