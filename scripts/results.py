@@ -74,15 +74,17 @@ class Results:
         return self._rows[table]
 
     def rows(self, table: str, name: str) -> list[Row]:
-        """Return the rows of a run by seed; refuse those that differ in more than the seed."""
+        """Return the rows of a run by seed; refuse those that differ in more than seed and precision."""
         run = Run.named(name)
         found = [
             row
             for row in self.all_rows(table)
             if (row["method"], row["variant"]) == (run.method, run.variant) and row.get(f"{run.begin}mean")
         ]
-        if len({json.dumps(settings_of(row), sort_keys=True) for row in found}) > 1:
-            raise SystemExit(f"{table}: rows called {name!r} differ in more than the seed")
+        if len({json.dumps(_task(row), sort_keys=True) for row in found}) > 1:
+            raise SystemExit(f"{table}: rows called {name!r} differ in more than seed and precision")
+        if len({row["seed"] for row in found}) < len(found):
+            raise SystemExit(f"{table}: rows called {name!r} have a seed twice, in two precisions")
         return sorted(found, key=lambda row: int(row["seed"]))
 
     def percent(self, table: str, name: str, column: str = "mean") -> str:
@@ -115,6 +117,11 @@ class Results:
             for point in curves.get(row["run"], []):
                 found.setdefault(int(point["round"]), []).append(float(point["mean"]))
         return found
+
+
+def _task(row: Row) -> dict[str, str]:
+    """Return the settings of a row but its precision, which two machines may settle otherwise."""
+    return {key: value for key, value in settings_of(row).items() if key != "precision"}
 
 
 def trained(text: str) -> dict[str, float]:

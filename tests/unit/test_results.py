@@ -81,7 +81,16 @@ def test_the_headline_is_a_few_rows_with_control_and_paper(tmp_path: Path) -> No
 def test_rows_that_differ_in_more_than_the_seed_are_not_averaged(tmp_path: Path) -> None:
     keep(tmp_path, "pep", 0.5)
     keep(tmp_path, "pep", 0.5, seed=1, rounds=3)
-    with pytest.raises(SystemExit, match="rows called 'pep' differ in more than the seed"):
+    with pytest.raises(SystemExit, match="rows called 'pep' differ in more than seed and precision"):
+        results.pages(tmp_path)
+
+
+def test_seeds_of_two_precisions_are_averaged_and_one_seed_stands_once(tmp_path: Path) -> None:
+    keep(tmp_path, "pep", 0.5, precision="bfloat16")
+    keep(tmp_path, "pep", 0.6, seed=1, precision="float32")
+    assert "| PEP-FedPT | 55.0 ± 7.1 |" in results.pages(tmp_path)["overview"]
+    keep(tmp_path, "pep", 0.6, precision="float32")
+    with pytest.raises(SystemExit, match="have a seed twice, in two precisions"):
         results.pages(tmp_path)
 
 
