@@ -21,7 +21,7 @@ from support.tiny_federation import TinyFederation
 from torch import Tensor
 
 from fedcue.aggregate.class_means import MomentSums, Prototypes
-from fedcue.aggregate.mean import PlainAdding, Sums
+from fedcue.aggregate.mean import PlainAdding, Summing, Sums
 from fedcue.methods.pep import PEP
 from fedcue.methods.tensors import reply as replied
 from fedcue.methods.tensors import trained as trained_spec
@@ -65,7 +65,7 @@ def statistics(privacy, vectors: Tensor, labels: Tensor, generator=None) -> dict
 
 def added_up(privacy, reference, generator, *updates: Update) -> Sums:
     """Return the sums that a server makes of updates."""
-    adding = privacy.adding(PlainAdding(Sums(TABLE)), reference, TABLE, generator)
+    adding = privacy.adding(PlainAdding(Summing(TABLE)), reference, TABLE, generator)
     for update in updates:
         adding.add(update)
     return adding.sums()

@@ -13,6 +13,7 @@ from scipy.stats import kstest
 from support.tables import table_of
 from support.tiny_federation import TinyFederation
 
+from fedcue.aggregate.mean import Summing
 from fedcue.aggregate.secure import Secure
 from fedcue.errors import ConfigError, FedcueError
 from fedcue.methods.head import HeadTuning
@@ -34,7 +35,7 @@ START = {"head": torch.linspace(-1, 1, VALUES)}
 def protection(asked: int, **more: object) -> Protection:
     rule = Secure(threshold=0.5, fraction_bits=more.pop("bits", 32))
     privacy = DifferentialPrivacy(where="distributed", noise=NOISE, clip=CLIP, **more)
-    return Protection(rule, privacy, TABLE, simulated_stream(3), (asked, asked))
+    return Protection(rule, privacy, Summing(TABLE), simulated_stream(3), (asked, asked))
 
 
 def released(of: Protection, clients: int) -> torch.Tensor:
@@ -75,7 +76,7 @@ def test_a_record_moves_words_by_no_more_than_the_noise_is_made_for(seed, bits, 
                 Update(0, 9, {"head": START["head"] + scale * torch.randn(VALUES, generator=generator)}),
                 START, TABLE, lambda: None,
             ),
-            TABLE,
+            Summing(TABLE),
         ).tensors["head"].numpy().view(np.int64)
         for _ in range(2)
     )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from fedcue.aggregate.mean import Sums
+from fedcue.aggregate.mean import Summing, Sums
 from fedcue.aggregate.robust import Aggregation
 from fedcue.clients.roster import Roster
 from fedcue.config.layers import load
@@ -34,7 +34,7 @@ def combined(
     rule: Aggregation, updates: Iterable[Update], reference: Tensors, table: TensorTable | None = None
 ) -> Sums:
     """Return what a rule makes of updates."""
-    adding = rule.adding(reference, table or table_of())
+    adding = rule.adding(reference, Summing(table or table_of()))
     for update in updates:
         adding.add(update)
     return adding.sums()

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from fedcue.aggregate.mean import PlainAdding, Sums
+from fedcue.aggregate.mean import PlainAdding, Summing, Sums
 from fedcue.clients.federation import Federation, describe
 from fedcue.clients.host import Host
 from fedcue.clients.sampling import ClientSchedule
@@ -277,7 +277,7 @@ class TinyFederation:
 
 def added(method: Method, sizes: Sizes, updates: Iterable[Update]) -> Sums:
     """Return the sums of some updates, as a round without protection makes them."""
-    adding = PlainAdding(Sums(method.table(sizes), method.weighting), method.added)
+    adding = PlainAdding(Summing(method.table(sizes), method.weighting, method.added))
     for update in updates:
         adding.add(update)
     return adding.sums()

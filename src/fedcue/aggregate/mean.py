@@ -87,21 +87,33 @@ class Adding(Protocol):
         """Return the sums of all updates taken, or what stands for them."""
 
 
-@dataclass
-class PlainAdding:
-    """Adds updates one by one; memory does not grow with their number."""
+@dataclass(frozen=True)
+class Summing:
+    """How the updates of a method are added up."""
 
-    total: Sums
+    table: TensorTable
+    weighting: Weighting = "uniform"
     prepare: Callable[[Update], Update] = lambda update: update
     """From an update to what is added up of it (``Method.added``)."""
 
+    def sums(self) -> Sums:
+        """Return sums of nothing."""
+        return Sums(self.table, self.weighting)
+
+
+class PlainAdding:
+    """Adds updates one by one; memory does not grow with their number."""
+
+    def __init__(self, summing: Summing) -> None:
+        self._total, self._prepare = summing.sums(), summing.prepare
+
     def add(self, update: Update) -> None:
         """Add an update."""
-        self.total.add(self.prepare(update))
+        self._total.add(self._prepare(update))
 
     def sums(self) -> Sums:
         """Return the sums."""
-        return self.total
+        return self._total
 
 
 def sum_updates(updates: Iterable[Update], table: TensorTable, weighting: Weighting = "uniform") -> Sums:

@@ -8,7 +8,7 @@ statistic is taken over the clients that hold the row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -16,7 +16,7 @@ import torch
 from pydantic import Field, PositiveFloat
 
 from fedcue.aggregate.agreement import agreement, bounded, by_row, changed, krum, nearest, statistics
-from fedcue.aggregate.mean import Adding, PlainAdding, Sums, Weighting, sum_updates
+from fedcue.aggregate.mean import Adding, PlainAdding, Summing, Sums, Weighting, sum_updates
 from fedcue.errors import ConfigError
 from fedcue.registry import Options
 from fedcue.types import Tensors, TensorTable, Update
@@ -67,25 +67,13 @@ class Aggregation(Options):
                 "aggregate.attackers."
             )
 
-    def leave(
-        self,
-        update: Update,
-        table: TensorTable,
-        weighting: Weighting = "uniform",
-        prepare: Callable[[Update], Update] = lambda update: update,
-    ) -> Update:
+    def leave(self, update: Update, summing: Summing) -> Update:
         """Return an update as a client sends it to be added up: here as it is."""
         return update
 
-    def adding(
-        self,
-        reference: Tensors,
-        table: TensorTable,
-        weighting: Weighting = "uniform",
-        prepare: Callable[[Update], Update] = lambda update: update,
-    ) -> Adding:
+    def adding(self, reference: Tensors, summing: Summing) -> Adding:
         """Return what adds up the updates of clients that were all sent ``reference``."""
-        return CollectedAdding(self, reference, table, weighting, prepare)
+        return CollectedAdding(self, reference, summing)
 
     def sums(
         self, updates: Sequence[Update], reference: Tensors, table: TensorTable, weighting: Weighting
@@ -100,23 +88,21 @@ class CollectedAdding:
 
     rule: Aggregation
     reference: Tensors
-    table: TensorTable
-    weighting: Weighting
-    prepare: Callable[[Update], Update]
+    summing: Summing
     received: list[Update] = field(default_factory=list)
 
     def add(self, update: Update) -> None:
         """Keep an update; what a client claims of its number of images is not trusted."""
-        self.received.append(self.prepare(_class_means(update, self.table)))
+        self.received.append(self.summing.prepare(_class_means(update, self.summing.table)))
 
     def sums(self) -> Sums:
         """Return what the rule makes of the updates."""
         updates, bound = self.received, self.rule.norm_bound
         if not updates:
-            return Sums(self.table, self.weighting)
+            return self.summing.sums()
         if bound is not None:
             updates = bounded(updates, self.reference, bound)
-        return self.rule.sums(updates, self.reference, self.table, self.weighting)
+        return self.rule.sums(updates, self.reference, self.summing.table, self.summing.weighting)
 
 
 def _class_means(update: Update, table: TensorTable) -> Update:
@@ -146,17 +132,11 @@ class Mean(Aggregation):
         """Whether updates are only added up, one by one."""
         return self.norm_bound is None
 
-    def adding(
-        self,
-        reference: Tensors,
-        table: TensorTable,
-        weighting: Weighting = "uniform",
-        prepare: Callable[[Update], Update] = lambda update: update,
-    ) -> Adding:
+    def adding(self, reference: Tensors, summing: Summing) -> Adding:
         """Return a running sum, if no bound is asked for."""
         if self.plain:
-            return PlainAdding(Sums(table, weighting), prepare)
-        return super().adding(reference, table, weighting, prepare)
+            return PlainAdding(summing)
+        return super().adding(reference, summing)
 
 
 class Robust(Aggregation):

@@ -14,12 +14,12 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from fedcue.aggregate.mean import Adding, Sums, Weighting
+from fedcue.aggregate.mean import Adding, Summing, Sums
 from fedcue.aggregate.robust import Aggregation
 from fedcue.errors import ClientError, ConfigError
 from fedcue.secure.fixed_point import FixedPoint, Shapes, Words
 from fedcue.secure.refusals import OutOfRange
-from fedcue.types import Tensors, TensorSpec, TensorTable, Update
+from fedcue.types import Tensors, TensorSpec, Update
 
 
 class Secure(Aggregation):
@@ -73,16 +73,10 @@ class Secure(Aggregation):
                 )
             self.fixed_point.check_clients(number)
 
-    def leave(
-        self,
-        update: Update,
-        table: TensorTable,
-        weighting: Weighting = "uniform",
-        prepare: Callable[[Update], Update] = lambda update: update,
-    ) -> Update:
+    def leave(self, update: Update, summing: Summing) -> Update:
         """Return the words of what is added up of an update; the training loss stays at the client."""
-        fixed, total = self.fixed_point, Sums(table, weighting)
-        total.add(prepare(update))
+        fixed, total = self.fixed_point, summing.sums()
+        total.add(summing.prepare(update))
         words = {}
         for name, tensor in total.tensors.items():
             try:
@@ -94,15 +88,9 @@ class Secure(Aggregation):
                 ) from error
         return replace(update, tensors=words, loss=None)
 
-    def adding(
-        self,
-        reference: Tensors,
-        table: TensorTable,
-        weighting: Weighting = "uniform",
-        prepare: Callable[[Update], Update] = lambda update: update,
-    ) -> Adding:
+    def adding(self, reference: Tensors, summing: Summing) -> Adding:
         """Return what adds up words."""
-        return WordAdding(self.fixed_point, Sums(table, weighting))
+        return WordAdding(self.fixed_point, summing.sums())
 
 
 @dataclass

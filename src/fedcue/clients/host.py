@@ -104,8 +104,7 @@ class Host:
         kept = ClientMemory(moved(update.kept, "cpu"))
         update = replace(update, tensors=moved(update.tensors, "cpu"), kept={})
         check_finite(update)
-        method = self.method
-        return guard.leave(update, download.tensors, method.weighting, method.added), kept
+        return guard.leave(update, download.tensors), kept
 
     def test(
         self, clients: Sequence[int], download: Download, memory: ClientMemory, final: bool

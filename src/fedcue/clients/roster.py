@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcue.aggregate.mean import Summing
 from fedcue.clients.sampling import ClientSchedule
 from fedcue.config.settings import RunConfig
 from fedcue.errors import ConfigError
@@ -62,15 +63,14 @@ class Roster:
         )
         check_pooled(config, self.table)
         self._check_sampling()
-        check_protection(
-            self.method.name, self.table, self.method.weighting, config.aggregate, config.privacy
-        )
+        summing = Summing(self.table, self.method.weighting, self.method.added)
+        check_protection(self.method.name, summing, config.aggregate, config.privacy)
         records = int(train_sizes[~heldout].sum())
         self.budget = Budget.of(config.privacy, self.table, self.schedule, records)
         self.protection = Protection(
             config.aggregate,
             self.budget.privacy,
-            self.table,
+            summing,
             stream or simulated_stream(config.seed),
             asked=(self.schedule.asked_first, config.clients_per_round),
         )

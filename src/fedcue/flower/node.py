@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedcue.aggregate.mean import Summing
 from fedcue.aggregate.secure import Secure
 from fedcue.clients.federation import decode_used, load_model, split
 from fedcue.clients.host import Host, tested_part
@@ -143,7 +144,8 @@ def _open(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
     sizes = Sizes(len(terms.classes), shape.width, shape.depth, shape.patch, terms.clients, terms.domains)
     method = config.method
     asked = (terms.asked, config.clients_per_round)
-    protection = Protection(config.aggregate, config.privacy, method.table(sizes), fresh_stream, asked)
+    summing = Summing(method.table(sizes), method.weighting, method.added)
+    protection = Protection(config.aggregate, config.privacy, summing, fresh_stream, asked)
     frozen = FrozenCache(
         model,
         pixels.__getitem__,

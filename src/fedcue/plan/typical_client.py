@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fedcue.aggregate.mean import Summing
 from fedcue.model.vit import VisionTransformer
 from fedcue.plan.counting_vit import Work
 from fedcue.plan.stand_ins import StandIn
@@ -81,7 +82,7 @@ class TypicalClient:
         wire = Wire(self.config, self.roster.table)
         with meter.reading(classes) as self.warm:  # a visit here has an image per class
             reply = host.warm_up(client)
-        adding = self.config.aggregate.adding({}, self.roster.table)
+        adding = self.config.aggregate.adding({}, Summing(self.roster.table))
         if reply is not None:
             adding.add(wire.first_reply(reply))
         self.warm_traffic, wire.traffic = wire.traffic, Traffic()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from fedcue.aggregate.class_means import CentroidSums
-from fedcue.aggregate.mean import Adding, Weighting
+from fedcue.aggregate.mean import Adding, Summing
 from fedcue.aggregate.robust import Aggregation
 from fedcue.aggregate.secure import Secure
 from fedcue.errors import ConfigError
@@ -41,28 +41,23 @@ class Guard:
     """The protection of one client during one visit."""
 
     privacy: Privacy
-    table: TensorTable
-    stream: Streams
     aggregation: Aggregation
+    summing: Summing
+    stream: Streams
     shares: Shares | None
 
     def class_sums(self, classes: int) -> CentroidSums:
         """Return what the client gathers its class statistics with."""
         return self.privacy.class_sums(classes, self.stream)
 
-    def leave(
-        self,
-        update: Update,
-        reference: Tensors,
-        weighting: Weighting = "uniform",
-        prepare: Callable[[Update], Update] = lambda update: update,
-    ) -> Update:
+    def leave(self, update: Update, reference: Tensors) -> Update:
         """Return the update as it leaves the client, which was sent ``reference``."""
-        update = self.privacy.leave(update, reference, self.table, self.stream)
-        update = self.aggregation.leave(update, self.table, weighting, prepare)
+        table = self.summing.table
+        update = self.privacy.leave(update, reference, table, self.stream)
+        update = self.aggregation.leave(update, self.summing)
         if self.shares is None:
             return update
-        return self.privacy.share(update, self.table, self.shares, self.stream)
+        return self.privacy.share(update, table, self.shares, self.stream)
 
 
 @dataclass(frozen=True)
@@ -71,15 +66,21 @@ class Protection:
 
     aggregation: Aggregation
     privacy: Privacy
-    table: TensorTable
+    summing: Summing
+    """How the updates of a round are added up; replies before round 0 all count once, as they are."""
     stream: Stream
     asked: tuple[int, int]
     """How many clients are asked before round 0, and in a round."""
 
+    @property
+    def table(self) -> TensorTable:
+        """The method's tensors."""
+        return self.summing.table
+
     def guard(self, client: int, moment: int | str) -> Guard:
         """Return the protection of one client at the warm start or in a round."""
         stream = partial(self.stream, client, moment)
-        return Guard(self.privacy, self.table, stream, self.aggregation, self.shares(moment))
+        return Guard(self.privacy, self.aggregation, self._summing(moment), stream, self.shares(moment))
 
     def shares(self, moment: int | str) -> Shares | None:
         """Return over whom the noise of a sum is shared, if clients add it."""
@@ -92,23 +93,19 @@ class Protection:
         rule.fixed_point.check_clients(2 * asked)  # noise has half of the room
         return Shares(rule.fixed_point, rule.needed(asked) - privacy.colluding)
 
-    def adding(
-        self,
-        reference: Tensors,
-        moment: int | str,
-        weighting: Weighting = "uniform",
-        prepare: Callable[[Update], Update] = lambda update: update,
-    ) -> Adding:
+    def _summing(self, moment: int | str) -> Summing:
+        return Summing(self.table) if moment == "warm up" else self.summing
+
+    def adding(self, reference: Tensors, moment: int | str) -> Adding:
         """Return how the server adds up the updates of clients that were all sent ``reference``."""
-        rule = self.aggregation.adding(reference, self.table, weighting, prepare)
+        rule = self.aggregation.adding(reference, self._summing(moment))
         stream = partial(self.stream, "server", moment)
         return self.privacy.adding(rule, reference, self.table, stream, self.shares(moment))
 
 
-def check_protection(
-    method: str, table: TensorTable, weighting: Weighting, aggregation: Aggregation, privacy: Privacy
-) -> None:
+def check_protection(method: str, summing: Summing, aggregation: Aggregation, privacy: Privacy) -> None:
     """Raise a ``ConfigError`` where method, rule and privacy do not go together."""
+    table = summing.table
     privacy.check(method, table)
     if not table.uploads and (aggregation.sums_only or not aggregation.plain):
         raise ConfigError(
@@ -138,7 +135,7 @@ def check_protection(
     if not aggregation.plain:
         _check_robust(method, table, aggregation)
     summed = privacy.central or privacy.distributed
-    if weighting == "size" and (summed or not aggregation.plain):
+    if summing.weighting == "size" and (summed or not aggregation.plain):
         where = "central" if privacy.central else "distributed"
         reason = f"privacy.where={where}" if summed else f"aggregate={aggregation.described}"
         raise ConfigError(

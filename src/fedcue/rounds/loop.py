@@ -124,9 +124,7 @@ class Run:
             clients = self.roster.visited(state.round, attempt)
             self._spend(clients, state.round, failed)
             self.wire.traffic, losses, memories, failed = Traffic(), [], {}, []
-            adding = self.roster.protection.adding(
-                state.tensors, state.round, self.method.weighting, self.method.added
-            )
+            adding = self.roster.protection.adding(state.tensors, state.round)
             jobs = ((self._download(state, client), self._memory(client)) for client in clients)
             for outcome in telling(self.observer, TRAINING, len(clients), self.engine.train(jobs)):
                 if isinstance(outcome, Failure):

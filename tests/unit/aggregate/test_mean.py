@@ -7,7 +7,7 @@ import torch
 from support.tables import table_of
 from support.tiny_federation import TinyFederation
 
-from fedcue.aggregate.mean import PlainAdding, Sums, sum_updates
+from fedcue.aggregate.mean import PlainAdding, Summing, sum_updates
 from fedcue.methods.tensors import trained, zeros
 from fedcue.registry import METHODS
 from fedcue.types import Sizes, TensorSpec, Update
@@ -29,7 +29,7 @@ def test_what_is_not_weighted_counts_once_whatever_the_weighting():
 
 
 def test_memory_does_not_grow_with_the_number_of_updates():
-    adding = PlainAdding(Sums(table_of()))
+    adding = PlainAdding(Summing(table_of()))
     for update in UPDATES:
         adding.add(update)
     assert adding.sums().each == []

@@ -10,7 +10,7 @@ from support.tables import STATISTICS, combined, table_of
 from torch import Tensor
 
 from fedcue.aggregate.agreement import agreement, bounded, krum, rowwise
-from fedcue.aggregate.mean import PlainAdding
+from fedcue.aggregate.mean import PlainAdding, Summing
 from fedcue.aggregate.robust import Krum, Mean, Median, TrimmedMean
 from fedcue.errors import ConfigError
 from fedcue.types import Update
@@ -33,7 +33,7 @@ def honest(seed: int, clients: int = 10) -> Tensor:
 
 
 def test_plain_mean_is_the_sum_itself():
-    assert isinstance(Mean().adding(START, table_of()), PlainAdding)
+    assert isinstance(Mean().adding(START, Summing(table_of())), PlainAdding)
     assert Mean().plain
     assert not Mean(norm_bound=1.0).plain
 

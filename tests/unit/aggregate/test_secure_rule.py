@@ -12,6 +12,7 @@ from support.tables import table_of
 from support.tiny_federation import TinyFederation
 
 import fedcue
+from fedcue.aggregate.mean import Summing
 from fedcue.aggregate.secure import Secure, word_shapes
 from fedcue.errors import ClientError, ConfigError, FedcueError
 from fedcue.registry import METHODS
@@ -59,12 +60,12 @@ def test_the_order_in_which_clients_are_added_changes_no_bit():
 @given(st.integers(0, 2**31), st.sampled_from(["uniform", "size"]))
 @settings(max_examples=20, deadline=None)
 def test_words_are_the_weighted_sum_rounded_once_at_each_client(seed, weighting):
-    rule, table = Secure(fraction_bits=20), table_of()
+    rule, summing = Secure(fraction_bits=20), Summing(table_of(), weighting)
     generator = torch.Generator().manual_seed(seed)
     updates = [Update(c, c + 3, {"head": torch.randn(4, 3, generator=generator)}, 0.5) for c in range(4)]
-    adding = rule.adding({}, table, weighting)
+    adding = rule.adding({}, summing)
     for update in updates:
-        adding.add(rule.leave(update, table, weighting))
+        adding.add(rule.leave(update, summing))
     sums = adding.sums()
     weights = [update.samples if weighting == "size" else 1 for update in updates]
     exact = [
@@ -79,10 +80,10 @@ def test_a_number_out_of_range_leaves_its_client_out_by_name_and_tells_no_number
     head = torch.zeros(4, 3)
     head[1, 1] = 12.345
     with pytest.raises(ClientError, match=r"its head holds numbers beyond aggregate.limit=10;") as refused:
-        rule.leave(Update(0, 1, {"head": head}), table_of())
+        rule.leave(Update(0, 1, {"head": head}), Summing(table_of()))
     assert "12.3" not in str(refused.value)
     with pytest.raises(ClientError, match="its head holds numbers beyond"):
-        rule.leave(Update(0, 1, {"head": head * torch.nan}), table_of())
+        rule.leave(Update(0, 1, {"head": head * torch.nan}), Summing(table_of()))
 
 
 def test_a_run_in_which_all_are_out_of_range_ends_by_name(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.tables import roster_of, table_of
 
+from fedcue.aggregate.mean import Summing
 from fedcue.config.layers import load
 from fedcue.privacy.guard import Protection, fresh_stream
 from fedcue.types import Update
@@ -27,7 +28,7 @@ def test_every_release_takes_32_bytes_of_the_system_and_nothing_of_torch_or_nump
 ) -> None:
     privacy = load("default", ["privacy=dp", "privacy.noise=1.0", f"privacy.where={where}"]).privacy
     config = load("default", [])
-    protection = Protection(config.aggregate, privacy, table_of(), fresh_stream, (4, 4))
+    protection = Protection(config.aggregate, privacy, Summing(table_of()), fresh_stream, (4, 4))
     drawn: list[int] = []
     system = os.urandom
     monkeypatch.setattr(os, "urandom", lambda count: (drawn.append(count), system(count))[1])

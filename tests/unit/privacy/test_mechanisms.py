@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.tables import table_of
 
-from fedcue.aggregate.mean import PlainAdding, Sums
+from fedcue.aggregate.mean import PlainAdding, Summing, Sums
 from fedcue.methods.tensors import reply, trained, zeros
 from fedcue.privacy.adding import clipped
 from fedcue.privacy.budget import releases_before
@@ -71,7 +71,7 @@ def test_central_noise_is_drawn_once_whatever_the_number_of_clients() -> None:
     privacy, table = DifferentialPrivacy(noise=1.0, clip=1e-6), table_of()
     for clients in (1, 50):
         adding = privacy.adding(
-            PlainAdding(Sums(table)), {"head": torch.zeros(4, 3)}, table, lambda: NoiseStream.simulated(3)
+            PlainAdding(Summing(table)), {"head": torch.zeros(4, 3)}, table, lambda: NoiseStream.simulated(3)
         )
         for client in range(clients):
             adding.add(Update(client, 1, {"head": torch.zeros(4, 3)}))
