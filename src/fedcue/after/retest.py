@@ -19,8 +19,8 @@ from fedcue.errors import ConfigError, RunFolderError
 from fedcue.evaluate.accuracy import Accuracies
 from fedcue.machine import network
 from fedcue.record.folder import RunFolder, read_metrics, read_summary
-from fedcue.rounds.engines import engine_for
-from fedcue.rounds.last_test import tested
+from fedcue.rounds.engine import tested
+from fedcue.rounds.executor import engine_for
 from fedcue.rounds.observers import Stage
 from fedcue.rounds.result import Result, describe_model
 from fedcue.types import ServerState

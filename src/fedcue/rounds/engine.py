@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcue.clients.roster import Roster
-from fedcue.evaluate.accuracy import Accuracies
+from fedcue.evaluate.accuracy import Accuracies, Adaptation
 from fedcue.types import ClientMemory, Download, ServerState, Tensors, Update
 
 
@@ -65,3 +65,16 @@ class Engine(Protocol):
 
     def news(self) -> dict[str, Any]:
         """Return what a progress display may say of the machines at work, after a round."""
+
+
+def tested(
+    engine: Engine, state: ServerState, memories: Mapping[int, ClientMemory], last: bool
+) -> Accuracies:
+    """Test all clients; where they train for the last test alone, repeat it without and count their work."""
+    roster = engine.roster
+    found = engine.evaluate(state, memories, final=last)
+    if not (last and roster.method.adapts()):
+        return found
+    images = int(roster.train_sizes[found.total > 0].sum()) * roster.config.training.epochs
+    before = engine.evaluate(state, memories, final=False)
+    return replace(found, adaptation=Adaptation(before, images))

@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from fedcue.clients.federation import Federation
 from fedcue.machine import one_thread
 from fedcue.rounds.observers import Stage
 from fedcue.rounds.simulator import Simulator, let_work
 from fedcue.rounds.workers import Workers
+
+
+def engine_for(federation: Federation, tell: Stage | None = None) -> Simulator:
+    """Return the engine that the settings name; leaving its block ends its processes."""
+    config = federation.config
+    if config.engine.name == "ray":
+        from fedcue.rounds.on_ray.engine import RayEngine
+
+        return RayEngine(federation, tell)
+    return Executor(federation, config.workers, tell)
 
 
 class Executor(Simulator):
@@ -26,23 +34,12 @@ class Executor(Simulator):
         on_cpu = federation.model.device.type == "cpu"  # a GPU cannot be shared with forked processes
         self.workers = (workers or len(os.sched_getaffinity(0))) if on_cpu else 1
         let_work(federation.host)
-        self._stack = ExitStack()
         self._stack.enter_context(one_thread())
         self._processes: Workers | None = None
         if self.workers > 1:
             config = federation.roster.config
             self._processes = Workers(self.workers, federation.host.stop, config.client_timeout)
             self._stack.callback(self._processes.close)
-
-    def __enter__(self) -> Self:
-        """Return the executor; leaving the block ends its processes."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the worker processes; torch has its threads again."""
-        self._stack.close()
 
     def _map(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
         """Yield results in order, from the worker processes if there are any."""

@@ -16,9 +16,8 @@ from fedcue.evaluate.accuracy import Accuracies
 from fedcue.machine import peak_memory_mb
 from fedcue.record.checkpoint import Checkpoint
 from fedcue.record.folder import RunFolder
-from fedcue.rounds.engine import Engine, Failure, reasons
-from fedcue.rounds.engines import engine_for
-from fedcue.rounds.last_test import tested
+from fedcue.rounds.engine import Engine, Failure, reasons, tested
+from fedcue.rounds.executor import engine_for
 from fedcue.rounds.observers import TRAINING, Observer, Several, telling
 from fedcue.rounds.patience import Patience
 from fedcue.rounds.progress import watched
@@ -31,9 +30,9 @@ from fedcue.rounds.resume import (
     keep_settings,
     released_so_far,
 )
+from fedcue.rounds.round_record import RoundRecord
 from fedcue.rounds.tracking import Tracking
 from fedcue.rounds.transport import Traffic, Wire, check_transport
-from fedcue.train.sgd import rate
 from fedcue.types import ClientMemory, Download, ServerState
 
 ATTEMPTS = 10
@@ -116,53 +115,42 @@ class Run:
 
     def _round(self, state: ServerState) -> ServerState:
         """Do one round: sample, send, train, add up, aggregate, evaluate, record."""
-        started = time.perf_counter()
-        record: dict[str, Any] = {"round": state.round + 1, **self._rates(state.round)}
-        failures = self._failures_before(state)
-        failed: list[Failure] = []
+        record = RoundRecord(state.round + 1, self._failures_before(state))
         for attempt in range(ATTEMPTS):
             clients = self.roster.visited(state.round, attempt)
-            self._spend(clients, state.round, failed)
-            self.wire.traffic, losses, memories, failed = Traffic(), [], {}, []
+            self._spend(clients, state.round, record.failed)
+            record.draw(attempt, clients)
+            self.wire.traffic = Traffic()
             adding = self.roster.protection.adding(state.tensors, state.round)
             jobs = ((self._download(state, client), self._memory(client)) for client in clients)
             for outcome in telling(self.observer, TRAINING, len(clients), self.engine.train(jobs)):
                 if isinstance(outcome, Failure):
-                    failed.append(outcome)
-                    continue
-                update, memories[update.client] = outcome
-                losses.append(update.loss)
-                adding.add(self.wire.upload(update, state.tensors))
-            failures += [{"step": "train", "attempt": attempt, **vars(failure)} for failure in failed]
-            if len(losses) >= self.roster.needed_updates:
+                    record.failure(outcome)
+                else:
+                    update = record.update(*outcome)
+                    adding.add(self.wire.upload(update, state.tensors))
+            if len(record.losses) >= self.roster.needed_updates:
                 break
         else:
-            raise FedcueError(self._too_few_updates(state, failed))
+            raise FedcueError(self._too_few_updates(state, record.failed))
         after = self.method.aggregate(state, adding.sums())
 
         if self.roster.table.kept:
-            self.memories |= memories
+            self.memories |= record.memories
         self.wire.note_changes(state.tensors, after.tensors, after.round)
-        told = [loss for loss in losses if loss is not None]
-        loss = sum(told) / len(told) if told else None
-        record |= {"clients": clients, "train_loss": loss, **vars(self.wire.traffic), **self.budget.metrics()}
 
         last, every = after.round == self.config.rounds, self.config.evaluation.every
         if last or (every and after.round % every == 0):
             accuracies = tested(self.engine, after, self.memories, last)
-            record |= accuracies.metrics()
-            self.patience.add(record)
-            failures += [{"step": "evaluate", **failure} for failure in accuracies.untested()]
+            self.patience.add(record.tested(accuracies))
             self.accuracies = accuracies if last else None
 
-        if failures:
-            record["failures"] = failures
-        record["seconds"] = time.perf_counter() - started
-        self.totals["seconds"] += record["seconds"]
+        line = record.line(self.config.training, vars(self.wire.traffic), self.budget.metrics())
+        self.totals["seconds"] += line["seconds"]
         self._snapshot(after)
-        self.folder.append_metrics(record)
+        self.folder.append_metrics(line)
         self._checkpoint(after)
-        self.observer.finished_round(record | self.engine.news())
+        self.observer.finished_round(line | self.engine.news())
         return after
 
     def _start(self) -> ServerState:
@@ -224,10 +212,6 @@ class Run:
 
     def _memory(self, client: int) -> ClientMemory:
         return self.memories.get(client, ClientMemory())
-
-    def _rates(self, finished_rounds: int) -> dict[str, float]:
-        rates = {"lr": "prompts", "head_lr": "head"}
-        return {key: rate(self.config.training, name, finished_rounds) for key, name in rates.items()}
 
     def _failures_before(self, state: ServerState) -> list[dict[str, Any]]:
         before = self.totals.get("warm_up_failures", []) if state.round == 0 else []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import chain
 from types import TracebackType
 from typing import Any, Self
@@ -36,16 +37,18 @@ class Simulator(ABC):
     def __init__(self, federation: Federation, tell: Stage | None = None) -> None:
         self.tell = tell or Silent().stage
         self.federation, self.roster = federation, federation.roster
+        self._stack = ExitStack()
+        """What is undone at the end."""
 
-    @abstractmethod
     def __enter__(self) -> Self:
-        """Return the engine; leaving the block ends its processes."""
+        """Return the engine; leaving the block ends its processes and undoes what it set up."""
+        return self
 
-    @abstractmethod
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End its processes."""
+        """End its processes, leave a cluster, give torch its threads back."""
+        self._stack.close()
 
     def warm_up(self, clients: Iterable[int]) -> Iterator[Update | Failure]:
         """Yield the clients' warm-up replies, if the method has any."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from fedcue.clients.federation import Federation
 from fedcue.machine import one_thread
@@ -24,7 +23,6 @@ class RayEngine(Simulator):
         super().__init__(federation, tell)
         config, self.workers = federation.config, 0
         self._visits, self._seconds = 0, 0.0
-        self._stack = ExitStack()
         self._stack.enter_context(one_thread())
         self.tell("joining the cluster", 0, 0)
         with ExitStack() as undo:
@@ -35,16 +33,6 @@ class RayEngine(Simulator):
             undo.callback(self.pool.close)
             self._stack.push(undo.pop_all())
         let_work(federation.host)
-
-    def __enter__(self) -> Self:
-        """Return the engine; leaving the block ends its workers."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the workers, leave the cluster, and end it if it was started here."""
-        self._stack.close()
 
     def news(self) -> dict[str, Any]:
         """Return nodes, workers, and visits a second since the last call."""
