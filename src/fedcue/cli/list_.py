@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import tomllib
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -14,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fedcue.config.toml_text import read_toml
 from fedcue.errors import ConfigError, printable, unknown
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _recipes(console: Console, known: Mapping[str, Path]) -> None:
     groups: dict[str, dict[str, str]] = {FIRST: {}}
     for name, path in known.items():
         group = FIRST if path.parent.name == "recipes" else path.parent.name
-        about = tomllib.loads(path.read_text(encoding="utf-8")).get("description", "")
+        about = read_toml(path).get("description", "")
         groups.setdefault(group, {})[name] = str(about)
     for number, (group, found) in enumerate(groups.items()):
         console.print("\n" * min(number, 1) + f"[bold]{group}[/]", highlight=False)

@@ -7,7 +7,6 @@ import json
 import logging
 import shlex
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from pydantic import Field, ValidationError
 from fedcue.clients.roster import Roster
 from fedcue.config.layers import dump, load
 from fedcue.config.settings import RunConfig
+from fedcue.config.toml_text import read_toml
 from fedcue.errors import ConfigError, RunFolderError
 from fedcue.flower.engine import FlowerEngine, Patience
 from fedcue.flower.enrolment import Enrolment
@@ -186,7 +186,7 @@ def unfinished(path: Path, config: RunConfig) -> bool:
     checkpoints = any((path / "checkpoints").glob("round-*.ckpt"))
     if not file.is_file() or not (config.checkpoint.every or checkpoints):
         return False
-    settings = tomllib.loads(file.read_text(encoding="utf-8"))
+    settings = read_toml(file)
     settings.pop("environment", None)
     if json.dumps(settings, sort_keys=True) != json.dumps(dump(config), sort_keys=True):
         if not checkpoints:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fedcue.config.toml_text import read_toml
 from fedcue.errors import RunFolderError
 from fedcue.evaluate.curve import on_curve
 from fedcue.grid.table import ACCURACIES, CONTROL, DOMAIN, Entry
@@ -79,7 +79,7 @@ def _text(value: Any) -> str:
 
 def _origin(folder: Path) -> dict[str, str]:
     """Return when and with what a run was made."""
-    environment = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")).get("environment", {})
+    environment = read_toml(folder / "config.toml").get("environment", {})
     named = [f"{name} {environment[name]}" for name in ("fedcue", "torch", "python") if name in environment]
     finished = datetime.fromtimestamp((folder / "summary.json").stat().st_mtime, UTC)
     return {

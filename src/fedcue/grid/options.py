@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from pydantic import Field, ValidationError
 
 from fedcue.config.layers import parse
 from fedcue.config.recipes import read_recipe
+from fedcue.config.toml_text import parse_toml
 from fedcue.errors import ConfigError
 from fedcue.grid.cells import ALL, Values, Variants
 from fedcue.registry import METHODS, PAPER_METHODS, Options
@@ -96,8 +96,8 @@ def read_values(texts: Iterable[str]) -> Values:
         if key in values:
             raise ConfigError(f"{key} is given twice. Give all its values at once: {key}=value,value.")
         try:
-            found = tomllib.loads(f"values = [{listed}]")["values"]
-        except (tomllib.TOMLDecodeError, RecursionError):
+            found = parse_toml(f"values = [{listed}]")["values"]
+        except (ValueError, RecursionError):
             found = [parse([f"{key}={part.strip()}"])[key] for part in listed.split(",")]
         values[key] = tuple(found)
     return values
