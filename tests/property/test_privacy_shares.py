@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,6 +62,12 @@ def test_half_or_twice_the_noise_would_be_noticed(factor):
     of = protection(6)
     deviation = factor * NOISE * 2 * CLIP
     assert kstest(released(of, 4).numpy() / deviation, "norm").pvalue < 1e-12
+
+
+def test_a_share_is_made_for_as_many_clients_as_are_asked_for_its_sum():
+    of = replace(protection(4, colluding=1), asked=(10, 4))
+    assert of.shares("warm up").honest == of.aggregation.needed(10) - 1 == 5
+    assert of.shares(0).honest == of.aggregation.needed(4) - 1 == 2
 
 
 @given(st.integers(0, 2**31), st.sampled_from([8, 20, 32]), st.floats(1e-3, 10.0))

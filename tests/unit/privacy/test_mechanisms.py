@@ -14,7 +14,9 @@ from fedcue.privacy.adding import clipped
 from fedcue.privacy.budget import releases_before
 from fedcue.privacy.differential import DifferentialPrivacy
 from fedcue.privacy.mechanisms import PaperNoise
+from fedcue.privacy.shares import Shares
 from fedcue.privacy.stream import NoiseStream
+from fedcue.secure.fixed_point import FixedPoint
 from fedcue.types import TensorSpec, Update
 
 STATISTICS = table_of(reply("centroids", (3, 4, 5), "class_sums"), reply("holds", (4,), "class_counts"))
@@ -65,6 +67,24 @@ def test_the_threshold_of_rare_classes_grows_with_the_number_of_local_draws(clie
     privacy.drop_rare(sums, STATISTICS)
     assert sums.tensors["holds"].any().item() == kept
     assert sums.tensors["centroids"].any().item() == kept
+
+
+@pytest.mark.parametrize(
+    ("where", "shares", "draws"),
+    [
+        ("central", None, 1),
+        ("local", None, 9),
+        ("distributed", Shares(FixedPoint(), honest=4), 9 / 4),
+    ],
+)
+def test_the_deviation_that_is_told_of_a_sum_is_that_of_the_draws_in_it(where, shares, draws) -> None:
+    """Nine updates: one draw at the server, nine at clients, or nine shares of which four make one draw."""
+    privacy = DifferentialPrivacy(where=where, noise=0.7)
+    sums = Sums(STATISTICS, updates=9)
+    sums.tensors = {"centroids": torch.zeros(3, 4, 5), "holds": torch.zeros(4)}
+    told = privacy.deviations(sums, STATISTICS, shares)
+    one = {"centroids": 0.7 * 2 * math.sqrt(3), "holds": 0.7 * 2}
+    assert told == pytest.approx({name: math.sqrt(draws) * deviation for name, deviation in one.items()})
 
 
 def test_central_noise_is_drawn_once_whatever_the_number_of_clients() -> None:

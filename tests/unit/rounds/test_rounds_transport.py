@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.tiny_federation import TinyFederation
 
 from fedcue.config.layers import load
 from fedcue.errors import ConfigError
@@ -77,6 +78,17 @@ def test_a_resumed_wire_remembers_classes_visits_and_changes() -> None:
     own.changed = 1
     assert sent(resumed(own), 1, tensors) == HEAD_AND_PROMPTS + PROTOTYPES, "they changed since"
     assert resumed(own).memory() == own.memory()
+
+
+def test_a_resumed_run_sends_what_an_uninterrupted_one_sends() -> None:
+    tiny = TinyFederation(PEP(layers=(1,), period=3), images=2, settings=["transport=sparse"])
+    whole, parts = tiny.run(2), tiny.run(1).more(1)
+    floats = [
+        [(record["download_floats"], record["upload_floats"]) for record in run.result.rounds]
+        for run in (whole, parts)
+    ]
+    assert floats[0] == floats[1]
+    assert floats[0][0][0] > floats[0][1][0], "prototypes do not travel in every round"
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from support.datasets import made
 
 from fedcue.data.dataset import Dataset
 from fedcue.data.image_sources import NoImages
 from fedcue.data.partition import ByDomain
+from fedcue.data.partition.base import assemble
 from fedcue.rng import rng
 
 
@@ -25,3 +27,9 @@ def test_pacs_like_owner_counts_differ_by_at_most_one() -> None:
         assert owners.max() - owners.min() <= 1
     assert partition.names[:2] == ("w-0", "w-1")
     assert partition.domains == tuple(style for style in styles for _ in range(10))
+
+
+def test_a_client_has_a_domain_if_all_its_training_images_are_of_one() -> None:
+    dataset = made(np.zeros(8), np.arange(8) >= 6, domains=[0, 0, 0, 1, -1, -1, 0, 1])
+    parts = [np.array(part) for part in ([0, 1], [2, 3], [4, 5])]
+    assert assemble(dataset, parts, parts, ("one", "both", "unknown")).domains == ("domain-0", "", "")

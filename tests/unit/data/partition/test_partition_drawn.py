@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.datasets import made
 
 from fedcue.data.clients import Clients, make_clients
 from fedcue.data.on_demand import Computed
@@ -38,7 +39,7 @@ def test_a_client_depends_on_seed_and_number_alone() -> None:
     few, many = clients(10), clients(100_000)
     for number in (0, 7):
         np.testing.assert_array_equal(few[number].train, many[number].train)
-        np.testing.assert_array_equal(few[number].test, few[number].test)
+        np.testing.assert_array_equal(few[number].test, many[number].test)
     assert not np.array_equal(few[0].train, few[1].train)
     assert not np.array_equal(few[0].train, clients(10, seed=1)[0].train)
 
@@ -50,6 +51,14 @@ def test_proportions_follow_alpha_and_are_those_of_the_test_images() -> None:
     test_counts = np.stack([np.bincount(client.test_labels, minlength=10) for client in skewed])
     train = np.stack([client.class_priors for client in skewed])
     assert (test_counts.argmax(1) == train.argmax(1)).mean() > 0.8
+
+
+def test_a_client_draws_from_classes_and_not_from_what_there_is_most_of() -> None:
+    """With even proportions, half of the images are of the class that a tenth of all images show."""
+    rare = made(np.tile([0] * 9 + [1], 80), np.arange(800) >= 400)
+    drawn = Drawn(clients=40, train=4, test=4, alpha=1000.0).split(rare, rng(0, "partition"))
+    for part in (drawn.train, drawn.test):
+        assert rare.labels[np.concatenate(list(part))].mean() == pytest.approx(0.5, abs=0.1)
 
 
 def test_more_images_than_there_are_is_refused() -> None:

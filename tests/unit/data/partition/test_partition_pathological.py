@@ -44,6 +44,13 @@ def test_test_images_follow_the_drawn_shares_not_the_rounded_counts() -> None:
     assert min(apart) == 4, "by counts, owners of equally many training images would be alike"
 
 
+def test_an_owner_without_training_images_of_a_class_is_not_tested_on_it() -> None:
+    counts = share_owned_classes(np.array([2, 40]), np.array([9, 40]), 4, 2, rng(0, "partition"))
+    assert (counts.train[:, 0] > 0).sum() == 2, "four owners of two training images"
+    assert counts.test[counts.train == 0].sum() == 0
+    assert counts.test.sum(axis=0).tolist() == [9, 40]
+
+
 def test_shares_are_spread_evenly_from_four_to_six_tenths() -> None:
     # with two owners of every class, the share of one is a / (a + b) for a, b ~ U(0.4, 0.6)
     counts = share_owned_classes(np.full(400, 10_000), np.full(400, 10), 2, 400, rng(0, "partition"))

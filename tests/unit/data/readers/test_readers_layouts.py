@@ -95,6 +95,8 @@ def test_the_lists_of_domainnet(tmp_path: Path) -> None:
             (tmp_path / f"{domain}_{split}.txt").write_text("".join(lines))
     dataset = DomainNet(root=tmp_path, classes=("bird", "zebra")).load(0)
     assert len(dataset.train) == len(dataset.test) == 12
+    places = [Path(dataset.images.describe(int(image))).stem for image in dataset.test]
+    assert {int(place.rpartition("_")[2]) % 6 for place in places} == {5, 0}, "of six, the last three"
     assert dataset.domain_names == CATALOGUE["domainnet"].domains
     assert dataset.domains is not None
     assert np.bincount(dataset.domains).tolist() == [4] * 6
