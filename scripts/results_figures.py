@@ -53,10 +53,15 @@ def message(results: Results, table: str) -> str:
     lead = 100 * (fmean(ours[max(ours)]) - end)
     if not passed or lead <= 0:
         return f"{method_label('pep')} does not pass {method_label('fedvpt')} here"
-    return (
+    said = (
         f"PEP-FedPT passes FedVPT's last accuracy by round {passed[0]} of {max(theirs)}\n"
         f"and ends {lead:.0f} points above it"
     )
+    even = results.curve(table, PEP_EVEN)
+    if not even:
+        return said
+    left = 100 * (fmean(even[max(even)]) - end)
+    return f"{said} ({'level' if abs(left) < 1 else f'{left:+.0f}'} without priors in the mixing)"
 
 
 def _line(curve: dict[int, list[float]], label: str, slot: int) -> Series:

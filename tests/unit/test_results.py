@@ -157,6 +157,13 @@ def test_the_figures_title_is_its_message(tmp_path: Path) -> None:
     )
     results_figures.save(results_figures.by_round(found), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    keep(tmp_path, PEP_EVEN, 0.495)
+    level = results_figures.message(results.Results(tmp_path), MAIN)
+    assert level.endswith("and ends 20 points above it (level without priors in the mixing)")
+    keep(tmp_path, PEP_EVEN, 0.48)
+    assert results_figures.message(results.Results(tmp_path), MAIN).endswith(
+        "(-2 without priors in the mixing)"
+    )
     keep(tmp_path, "fedvpt", 0.9)
     assert "does not pass" in results_figures.message(results.Results(tmp_path), MAIN)
 
