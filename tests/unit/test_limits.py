@@ -14,15 +14,18 @@ import pytest
 from annotated_types import Ge, Gt, Le, Lt
 from support import FACTS
 
+from fedcue.config.sections import CommonSettings
 from fedcue.methods.base import Method
-from fedcue.registry import AGGREGATES, METHODS, PARTITIONS, PRIVACY
-from fedcue.train.settings import Training
+from fedcue.registry import AGGREGATES, METHODS, PARTITIONS, PRIVACY, Options
 
 SIGNS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}
 
 
 def parts() -> Iterator[tuple[str, type]]:
-    yield "training", Training
+    yield "run", CommonSettings
+    for name, field in CommonSettings.model_fields.items():
+        if isinstance(field.default, Options):
+            yield name, type(field.default)
     yield "method", Method
     for registry in (METHODS, AGGREGATES, PRIVACY, PARTITIONS):
         for name in registry.builtin:
@@ -59,9 +62,10 @@ def words(field: Any) -> list[str]:
 
 
 def rows(options: type) -> dict[str, tuple[str, str, str]]:
-    fields = options.model_fields.items()
     return {
-        key: (repr(field.default), " ".join(limits(field)), " ".join(words(field))) for key, field in fields
+        key: (repr(field.default), " ".join(limits(field)), " ".join(words(field)))
+        for key, field in options.model_fields.items()
+        if not isinstance(field.default, Options)
     }
 
 
