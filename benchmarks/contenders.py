@@ -52,7 +52,7 @@ def ours(task: Task, rounds: int, workers: int) -> Outcome:
         def one_round(round_: int, values: Parameters) -> Parameters:
             state = ServerState(round_, values)
             sent = method.download(state, 0, task.sizes, config.seed)
-            downloads = [Download(client, round_, config.seed, sent) for client in task.sampled(round_)]
+            downloads = [Download(client, round_, sent) for client in task.sampled(round_)]
             outcomes = executor.train([(download, ClientMemory()) for download in downloads])
             sums = sum_updates((outcome[0] for outcome in outcomes), table)  # type: ignore[index]
             return dict(method.aggregate(state, sums).tensors)

@@ -55,7 +55,7 @@ def count(method: str) -> None:
 
     def order(client: int) -> Order:
         sent = own.download(state, client, roster.sizes, 0) if common is None else common
-        return Order(client, Download(client, 0, 0, sent))
+        return Order(client, Download(client, 0, sent))
 
     def total(clients: list[int], outcome: Outcome) -> np.ndarray:
         groups = [[c for c in clients if c % NODES == node] for node in range(NODES)]

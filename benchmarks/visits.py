@@ -83,7 +83,7 @@ def ours(task: Task) -> Visit:
 
     def visit(client: int, round_: int, values: Parameters) -> Parameters:
         sent = method.download(ServerState(round_, values), client, task.sizes, task.config.seed)
-        download = Download(client, round_, task.config.seed, sent)
+        download = Download(client, round_, sent)
         return dict(host.train(download, ClientMemory())[0].tensors)
 
     return visit

@@ -180,7 +180,6 @@ class Download:
 
     client: int
     round: int
-    seed: int
     tensors: Tensors
 
 

@@ -726,3 +726,19 @@ def summary(accuracies: Mapping[int, float], heldout: Sequence[int]) -> dict[str
                 high - low
             )
     return result
+
+
+def domain_summary(
+    accuracies: Mapping[int, float], sizes: Sequence[int], domains: Sequence[str], heldout: Sequence[int]
+) -> dict[str, dict[str, float]]:
+    """Return each domain's accuracy, a mean over its clients that train and one over their images."""
+    found: dict[str, dict[str, float]] = {}
+    for name in domains:
+        clients = [c for c in accuracies if domains[c] == name and c not in heldout]
+        if clients:
+            images = sum(sizes[c] for c in clients)
+            found[name] = {
+                "client_mean_accuracy": sum(accuracies[c] for c in clients) / len(clients),
+                "pooled_accuracy": sum(accuracies[c] * sizes[c] for c in clients) / images,
+            }
+    return found

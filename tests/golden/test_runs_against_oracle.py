@@ -35,6 +35,7 @@ STARTED = time.perf_counter()
 SHAPE = Architecture(width=8, depth=3, heads=2, patch=4, image_size=8, hidden=8)
 TRAIN = [[0, 0, 0, 1], [1, 1, 2], [2, 2, 1, 1, 2], [0, 2, 3, 3]]
 TEST = [[0, 1, 1], [1, 2, 2, 1, 2], [2, 1, 2, 2], [3, 0, 2, 0]]
+DOMAINS = ("photo", "photo", "sketch", "sketch")
 ROUNDS, PERIOD = 4, 2
 RATES = run_oracle.Rates(head=0.05, prompts=0.2, decay=0.9, momentum=0.9, weight_decay=0.01, clip_norm=0.5)
 TRAINING = Training(
@@ -191,6 +192,7 @@ def golden(name: str) -> tuple[TinyRun, run_oracle.Outcome]:
         settings=["clients_per_round=2", "evaluation.every=2", f"pooled={str(name == 'central').lower()}"],
         labels=TRAIN,
         test_labels=TEST,
+        domains=DOMAINS,
         host_kind=recording(orders),
     )
     run = tiny.run(case.rounds)
@@ -277,6 +279,16 @@ def test_accuracies_and_the_numbers_of_the_tables_are_the_oracles(name):
             assert record[key] == (None if value is None else pytest.approx(value)), key
     for key, value in run_oracle.summary(outcome.tests[-1], [HELD_OUT]).items():
         assert run.result.summary[key] == (None if value is None else pytest.approx(value)), key
+
+
+@EVERY
+def test_accuracies_by_domain_are_the_oracles(name):
+    run, outcome = golden(name)
+    expected = run_oracle.domain_summary(outcome.tests[-1], list(map(len, TEST)), DOMAINS, [HELD_OUT])
+    found = run.result.summary["domains"]
+    assert list(found) == ["photo", "sketch"] == sorted(expected)
+    for domain, numbers in expected.items():
+        assert found[domain] == pytest.approx(numbers), domain
 
 
 def test_pfedpgs_last_test_is_told_with_and_without_the_training_for_it_alone():

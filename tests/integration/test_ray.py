@@ -97,13 +97,13 @@ def test_a_node_that_joins_is_used_for_the_next_visits(cluster: Any) -> None:
     state = method.start(roster.sizes, 0, roster.protection.adding({}, "warm up").sums())
     sent = method.download(state, 0, roster.sizes, 0)
     with RayEngine(federation) as engine:
-        first = list(engine.train([(Download(0, 0, 0, sent), ClientMemory())]))
+        first = list(engine.train([(Download(0, 0, sent), ClientMemory())]))
         until(lambda: len(list(engine.train(jobs(sent)))) and engine.pool.ready == 3)
         joined = cluster.add_node(**NODE)
         try:
             until(lambda: len(list(engine.train(jobs(sent)))) and engine.pool.ready == 4)
             assert engine.news()["nodes"] == 4
-            again = list(engine.train([(Download(0, 0, 0, sent), ClientMemory())]))
+            again = list(engine.train([(Download(0, 0, sent), ClientMemory())]))
             assert pack(first[0][0].tensors) == pack(again[0][0].tensors)
         finally:
             cluster.remove_node(joined)
@@ -234,7 +234,7 @@ def until(true: Callable[[], Any]) -> None:
 
 
 def jobs(sent: Tensors) -> list[tuple[Download, ClientMemory]]:
-    return [(Download(client, 0, 0, sent), ClientMemory()) for client in range(4)]
+    return [(Download(client, 0, sent), ClientMemory()) for client in range(4)]
 
 
 def raylet_of(node: Any) -> int:

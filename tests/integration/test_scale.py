@@ -72,7 +72,7 @@ def test_only_a_few_downloads_wait_however_many_clients_a_round_has() -> None:
         nonlocal made
         for number in range(40):
             made += 1
-            yield Download(number % 5, 0, 0, tensors), ClientMemory()
+            yield Download(number % 5, 0, tensors), ClientMemory()
 
     with Executor(federation, 2) as executor:
         ahead = [made - done for done, _ in enumerate(executor.train(jobs()), 1)]

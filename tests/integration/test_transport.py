@@ -68,13 +68,13 @@ def test_sparse_floats_on_cifar_100_with_ten_classes() -> None:
 
     def sent(number: int) -> int:
         transport.traffic = Traffic()
-        made = transport.download(Download(0, number, 0, tensors))
+        made = transport.download(Download(0, number, tensors))
         assert made.tensors.keys() == tensors.keys()
         return transport.traffic.download_floats
 
     first = sent(1)
     assert first == 76_800 + 768 + 7_680 + 23_040
-    made = transport.download(Download(0, 1, 0, tensors))
+    made = transport.download(Download(0, 1, tensors))
     assert torch.equal(made.tensors["class_prompts"][:10], tensors["class_prompts"][:10])
     assert sent(2) == 76_800 + 768 + 7_680, "unchanged prototypes are not sent again"
     transport.note_changes({**tensors}, {**tensors, "prototypes": centroids + 1}, 3)
@@ -84,7 +84,7 @@ def test_sparse_floats_on_cifar_100_with_ten_classes() -> None:
 def test_an_unknown_client_is_sent_everything() -> None:
     table = PEP().table(CIFAR)
     transport, tensors = Wire(config("transport=sparse"), table), table.first(0)
-    transport.download(Download(7, 0, 0, tensors))
+    transport.download(Download(7, 0, tensors))
     assert transport.traffic.download_floats == count_floats(tensors)
 
 

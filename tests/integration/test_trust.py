@@ -118,7 +118,7 @@ def test_a_run_of_which_no_training_client_can_be_tested_ends_in_words(tmp_path,
 
 def test_tests_have_a_time_limit_too(tmp_path):
     federation = load_federation(load("default", [*SMALL, "method=head", "client_timeout=1e-9"]))
-    download = Download(0, 0, 0, federation.roster.table.first(0))
+    download = Download(0, 0, federation.roster.table.first(0))
     with pytest.raises(ClientError, match="took longer than client_timeout"):
         federation.host.test([0], download, ClientMemory(), final=True)
 

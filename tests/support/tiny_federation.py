@@ -153,6 +153,8 @@ class TinyFederation:
     """Each client's training labels, if they are not to be those of two classes."""
     test_labels: Sequence[Sequence[int]] | None = None
     """Each client's test labels, if it is not to be tested on its training images."""
+    domains: Sequence[str] = ("",) * CLIENTS
+    """Each client's domain."""
     host_kind: type[Host] = Host
 
     def own_labels(self, client: int) -> np.ndarray:
@@ -176,7 +178,7 @@ class TinyFederation:
         sizes += [] if self.test_labels is None else [len(own) for own in self.test_labels]
         parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
         train, test = parts[:CLIENTS], parts[CLIENTS:] or parts[:CLIENTS]
-        return Partition(train, test, [f"client-{c}" for c in range(CLIENTS)], [""] * CLIENTS)
+        return Partition(train, test, [f"client-{c}" for c in range(CLIENTS)], list(self.domains))
 
     @cached_property
     def pixels(self) -> Tensor:
@@ -263,7 +265,7 @@ class TinyFederation:
         self, state: ServerState, client: int, memory: ClientMemory | None = None
     ) -> tuple[Update, ClientMemory]:
         """Let a client train."""
-        download = Download(client, state.round, self.seed, self.sent(state, client))
+        download = Download(client, state.round, self.sent(state, client))
         return self.host.train(download, memory or ClientMemory())
 
     def aggregate(self, state: ServerState, updates: Iterable[Update]) -> ServerState:
@@ -319,7 +321,7 @@ class TinyRun:
     def for_test(self, client: int, final: bool = False) -> tuple[Samples, dict[str, Tensor]]:
         """Return a client's images and what it is tested with."""
         tiny = self.tiny
-        download = Download(client, self.state.round, tiny.seed, tiny.sent(self.state, client))
+        download = Download(client, self.state.round, tiny.sent(self.state, client))
         memory = self.memories.get(client, ClientMemory())
         samples, tensors = tiny.host.prepare_test([client], download, memory, final)
         return samples, dict(tensors)

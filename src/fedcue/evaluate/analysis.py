@@ -61,7 +61,7 @@ def _look_inside(
     for done, group in enumerate(groups):
         tell("looking inside the model", done, len(groups))
         sent = method.download(state, group[0], host.sizes, config.seed)
-        download = Download(group[0], state.round, config.seed, sent)
+        download = Download(group[0], state.round, sent)
         memory = memories.get(group[0], ClientMemory())
         samples, tensors = host.prepare_test(group, download, memory)
         left = share

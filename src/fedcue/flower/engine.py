@@ -171,7 +171,7 @@ class FlowerEngine:
         for client in roster.tested():
             sent = method.download(state, client, roster.sizes, seed) if common is None else common
             written = _written(memories.get(client, ClientMemory()))
-            orders.append(Order(client, Download(client, state.round, seed, sent), written, final))
+            orders.append(Order(client, Download(client, state.round, sent), written, final))
         joined = sum(order.client in self.enrolment.register.members for order in orders)
         wanted = joined if final else 1
         correct, total = np.zeros((2, len(roster)), dtype=np.int64)

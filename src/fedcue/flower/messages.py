@@ -78,7 +78,7 @@ def write_orders(terms: Terms, orders: Sequence[Order]) -> RecordDict:
     for number, order in enumerate(orders):
         line: dict[str, Any] = {"client": order.client, "memory": order.memory, "final": order.final}
         if order.download is not None:
-            line |= {"round": order.download.round, "seed": order.download.seed}
+            line["round"] = order.download.round
             tensors = order.download.tensors
             same = tuple((name, id(tensor)) for name, tensor in tensors.items())
             if same not in sent:
@@ -99,7 +99,7 @@ def read_orders(content: RecordDict) -> tuple[Terms, list[Order]]:
         download = None
         if "tensors" in line:
             tensors = unpack(read_bytes(content, f"tensors-{line['tensors']}"))
-            download = Download(line["client"], line["round"], line["seed"], tensors)
+            download = Download(line["client"], line["round"], tensors)
         request = read_bytes(content, f"request-{number}") if f"request-{number}" in content else b""
         orders.append(Order(line["client"], download, line["memory"], line["final"], session, request))
     return terms, orders

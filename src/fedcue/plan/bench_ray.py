@@ -92,7 +92,7 @@ def _download(engine: Simulator) -> Download:
         assert isinstance(reply, Update), reply
         adding.add(reply)
     state = roster.method.start(roster.sizes, 0, adding.sums())
-    return Download(0, 0, 0, roster.method.download(state, 0, roster.sizes, 0))
+    return Download(0, 0, roster.method.download(state, 0, roster.sizes, 0))
 
 
 def _visits(

@@ -88,7 +88,7 @@ class TypicalClient:
         self.warm_traffic, wire.traffic = wire.traffic, Traffic()
         state = self.method.start(sizes, seed, adding.sums())
         sent = self.method.download(state, client, sizes, seed)
-        download = Download(client, state.round, seed, sent)
+        download = Download(client, state.round, sent)
         wire.download(download)
         with meter.reading(classes) as self.visit:
             update, self.remembered = host.train(download, ClientMemory())

@@ -208,7 +208,7 @@ class Run:
 
     def _download(self, state: ServerState, client: int) -> Download:
         sent = self.method.download(state, client, self.roster.sizes, self.config.seed)
-        return self.wire.download(Download(client, state.round, self.config.seed, sent))
+        return self.wire.download(Download(client, state.round, sent))
 
     def _memory(self, client: int) -> ClientMemory:
         return self.memories.get(client, ClientMemory())

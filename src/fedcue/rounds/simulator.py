@@ -82,7 +82,7 @@ class Simulator(ABC):
         jobs = (
             (
                 group,
-                Download(group[0], state.round, seed, method.download(state, group[0], sizes, seed)),
+                Download(group[0], state.round, method.download(state, group[0], sizes, seed)),
                 memories.get(group[0], ClientMemory()),
                 final,
             )
@@ -129,17 +129,17 @@ def let_work(host: Host) -> None:
     _host = host
 
 
-_PackedDownload = tuple[int, int, int, bytes]
+_PackedDownload = tuple[int, int, bytes]
 _PackedUpdate = tuple[int, int, bytes, float | None]
 
 
 def _pack_download(download: Download) -> _PackedDownload:
-    return download.client, download.round, download.seed, pack(download.tensors)
+    return download.client, download.round, pack(download.tensors)
 
 
 def _unpack_download(packed: _PackedDownload) -> Download:
-    client, round_, seed, tensors = packed
-    return Download(client, round_, seed, unpack(tensors))
+    client, round_, tensors = packed
+    return Download(client, round_, unpack(tensors))
 
 
 def _pack_update(update: Update) -> _PackedUpdate:

@@ -18,8 +18,8 @@ def host() -> Host:
     return load_federation(load("default", [*SMALL, "method=head"])).host
 
 
-def trained(host: Host, client: int, round_: int, seed: int = 0) -> torch.Tensor:
-    download = Download(client, round_, seed, host.table.first(0))
+def trained(host: Host, client: int, round_: int) -> torch.Tensor:
+    download = Download(client, round_, host.table.first(0))
     return host.train(download, ClientMemory())[0].tensors["head"]
 
 
@@ -39,6 +39,24 @@ def test_the_seed_shuffles_batches_and_draws_first_values(
     monkeypatch.setattr(host, "config", other)
     assert not torch.equal(trained(host, 0, 0), before)
     assert not torch.equal(host.table.first(0)["head"], host.table.first(1)["head"])
+
+
+def test_every_client_round_and_seed_has_a_random_stream_of_its_own(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = []
+
+    def watched(loss, start, samples, training, finished_rounds, generator, *rest):  # type: ignore[no-untyped-def]
+        streams.append(tuple(torch.rand(4, generator=generator.clone_state()).tolist()))
+        return dict(start), 0.0
+
+    monkeypatch.setattr(host, "loop", watched)
+    for client, round_ in ((0, 3), (1, 3), (0, 4), (0, 3)):
+        trained(host, client, round_)
+    monkeypatch.setattr(host, "config", host.config.model_copy(update={"seed": 1}))
+    trained(host, 0, 3)
+    assert streams[3] == streams[0]
+    assert len(set(streams)) == 4
 
 
 def test_an_update_that_is_not_a_number_is_a_failure_by_name() -> None:

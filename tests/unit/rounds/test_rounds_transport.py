@@ -35,7 +35,7 @@ def wire() -> Wire:
 
 def sent(own: Wire, number: int, tensors: dict[str, torch.Tensor]) -> int:
     own.traffic = Traffic()
-    received = own.download(Download(0, number, 0, tensors)).tensors
+    received = own.download(Download(0, number, tensors)).tensors
     assert torch.equal(received["prototypes"][:, [1, 4]], tensors["prototypes"][:, [1, 4]])
     return own.traffic.download_floats
 

@@ -55,7 +55,7 @@ def test_the_frozen_cache_and_the_stop_flag_read_nothing_either() -> None:
     federation = load_federation(load("default", [*small, "method=fedvpt", "training.batch_size=8"]))
     roster, host = federation.roster, federation.host
     state = roster.method.start(roster.sizes, 0, roster.protection.adding({}, "warm up").sums())
-    download = Download(0, 0, 0, roster.method.download(state, 0, roster.sizes, 0))
+    download = Download(0, 0, roster.method.download(state, 0, roster.sizes, 0))
     counts = []
     for epochs in (1, 1, 3):  # the first visit fills the cache
         training = federation.config.training.model_copy(update={"epochs": epochs})
