@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from support.tiny_federation import TinyFederation
 
+from fedcue.clients.federation import split
+from fedcue.config.layers import load
 from fedcue.methods.head import HeadTuning
 from fedcue.methods.pep import PEP
 from fedcue.methods.pfedpg import PFedPG
@@ -36,9 +38,12 @@ def test_who_failed_is_left_out_of_the_groups():
     assert federation.test_groups(without=[1]) == [[0, 2], [3]]
 
 
-@pytest.mark.parametrize("method", [HeadTuning(), PEP(), PFedPG()])
-def test_no_batch_without_gradients_is_larger_than_a_chunk(method, monkeypatch):
-    tiny = TinyFederation(method, images=12, settings=["evaluation.chunk=5"])
+@pytest.mark.parametrize(
+    ("method", "priors"),
+    [(HeadTuning(), "labels"), (HeadTuning(), "em"), (PEP(), "labels"), (PFedPG(), "labels")],
+)
+def test_no_batch_without_gradients_is_larger_than_a_chunk(method, priors, monkeypatch):
+    tiny = TinyFederation(method, images=12, settings=["evaluation.chunk=5", f"evaluation.priors={priors}"])
     seen = []
     view = type(tiny.frozen.view(tiny.partition.train[0]))
     prefix = view.prefix
@@ -48,3 +53,15 @@ def test_no_batch_without_gradients_is_larger_than_a_chunk(method, monkeypatch):
     tiny.run(0)
     assert max(size for size in seen if size != tiny.training.batch_size) == 5
     assert all(size <= 5 or (method.name == "pfedpg" and size <= 8) for size in seen)
+
+
+def test_who_has_which_images_and_who_never_trains_follows_from_the_seed():
+    def shared(seed):
+        clients = split(load("default", [f"seed={seed}"]), dataset)
+        return [client.train.tolist() for client in clients], clients.heldout.tolist()
+
+    dataset = load("default").data.load(0)
+    (first, held), (second, others) = shared(0), shared(1)
+    assert first != second
+    assert held != others
+    assert (first, held) == shared(0)

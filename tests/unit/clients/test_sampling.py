@@ -57,4 +57,11 @@ def test_held_out_clients_are_in_no_draw_of_a_roster(method: str) -> None:
     assert held == {18, 19}
     assert not held & set(roster.schedule.first())
     assert not held & {client for number in range(200) for client in roster.schedule.drawn(number)}
-    assert roster.schedule.seed == roster.config.seed
+
+
+def test_who_is_drawn_asked_first_and_tested_follows_from_the_runs_seed() -> None:
+    settings = ("clients_per_round=4", "warm_start=6", "evaluation.clients=7")
+    rosters = [roster_with("method=pep", f"seed={seed}", *settings) for seed in range(4)]
+    for draw in (lambda r: r.schedule.drawn(3), lambda r: r.schedule.first(), lambda r: r.listed.tolist()):
+        assert len({tuple(draw(roster)) for roster in rosters}) == 4
+    assert [roster.schedule.seed for roster in rosters] == [0, 1, 2, 3]

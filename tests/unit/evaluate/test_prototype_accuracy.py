@@ -62,6 +62,19 @@ def test_the_sample_is_bounded_and_can_be_everything_or_nothing(sample: str) -> 
         assert found["prototype_images"].tolist() == [taken[0], training, taken[1], len(tested)]
 
 
+def test_images_pass_the_model_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = [*SMALL, "data.train_per_class=2", "data.test_per_class=1", "method=head", "evaluation.chunk=5"]
+    federation = load_federation(load("default", few))
+    sizes, prefix = [], federation.model.prefix
+    monkeypatch.setattr(
+        federation.model, "prefix", lambda images, **rest: sizes.append(len(images)) or prefix(images, **rest)
+    )
+    training = sum(len(federation.clients[c].train) for c in federation.roster.training_clients)
+    prototype_accuracy(federation, np.arange(7))
+    expected = [*[5] * (training // 5), *filter(None, [training % 5]), 5, 2]
+    assert sizes == expected
+
+
 def test_ties_are_shared_and_unknown_classes_are_missed() -> None:
     similarity = torch.tensor([[[0.5, 0.5, 0.1]], [[0.2, 0.9, -torch.inf]]])
     own = torch.tensor([[[0.5]], [[-torch.inf]]])
