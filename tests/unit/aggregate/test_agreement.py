@@ -1,10 +1,12 @@
-"""Krum's score: the sum over the n - f - 2 nearest others, and no more."""
+"""How far clients agree, how strange they are to each other, and Krum's score of that."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from fedcue.aggregate.agreement import krum, nearest
+from fedcue.aggregate.agreement import agreement, krum, nearest, strangeness
+from fedcue.types import Update
 
 
 def agreements(values: list[list[float]]) -> torch.Tensor:
@@ -39,3 +41,20 @@ def test_a_client_is_not_its_own_neighbour() -> None:
 def test_nearest_averages_each_with_itself_and_those_it_agrees_with_most() -> None:
     table = agreements([[0.0, 0.9, 0.1], [0.9, 0.0, 0.2], [0.1, 0.2, 0.0]])
     assert nearest(table, 2).tolist() == [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0.5, 0.5]]
+
+
+def test_rows_that_nobody_moved_say_nothing_of_agreement() -> None:
+    start = {"head": torch.ones(3, 2)}
+    moves = [[[2.0, 0], [0, 0], [0, 0]], [[5.0, 0], [0, 0], [0, 0]], [[-1.0, 0], [0, 0], [0, 0]]]
+    updates = [Update(n, 1, {"head": start["head"] + torch.tensor(move)}) for n, move in enumerate(moves)]
+    assert agreement(updates, start).tolist() == [[1, 1, -1], [1, 1, -1], [-1, -1, 1]]
+
+
+@pytest.mark.parametrize("length", [1.0, 50.0])
+def test_how_strange_a_client_is_does_not_depend_on_the_length_of_what_is_compared(length: float) -> None:
+    """Of three clients two send x and one -x, which is sqrt(|2x|^2 / 2|x|^2) = sqrt(2) away."""
+    rows = length * torch.tensor([[[1.0, 0]], [[1.0, 0]], [[-1.0, 0]]], dtype=torch.float64)
+    holds = torch.ones(3, 1, dtype=torch.bool)
+    far = 2**0.5
+    assert strangeness(rows, holds, 0).tolist() == pytest.approx([far / 2, far / 2, far])
+    assert strangeness(rows, holds, 1).tolist() == pytest.approx([0, 0, far]), "the farthest does not count"

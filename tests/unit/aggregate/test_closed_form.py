@@ -11,14 +11,17 @@ from fedcue.aggregate.closed_form import (
     SHRINKAGE,
     class_means,
     covariance,
+    head_of_means,
     prototype_head,
     ridge_head,
+    valid,
     whitening,
     whole,
 )
-from fedcue.aggregate.mean import Sums
+from fedcue.aggregate.mean import Sums, sum_updates
 from fedcue.errors import FedcueError
-from fedcue.types import TensorTable
+from fedcue.methods.fedcof import FedCOF
+from fedcue.types import Sizes, TensorTable, Update
 
 
 def drawn(images: int = 40, classes: int = 3, width: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
@@ -156,6 +159,52 @@ def test_a_ridge_head_of_fewer_images_than_directions_is_finite_and_right_about_
     logits = x @ head["head"].T + head["head_bias"]
     assert logits.argmax(1).tolist() == [0, 2]
     assert torch.equal(logits[:, 1], torch.zeros(2))  # a class nobody holds
+
+
+def lower(*variances: float) -> torch.Tensor:
+    """Return the lower half of a diagonal matrix."""
+    matrix = torch.diag(torch.tensor(variances, dtype=torch.float64))
+    return matrix[torch.ones_like(matrix, dtype=torch.bool).tril()]
+
+
+def test_no_variance_of_noisy_moments_is_below_the_noise():
+    """Of deviation 0.5 in four directions: 2 x 0.5 x sqrt(4) = 2."""
+    noisy, mended = lower(-1, 1, 9, 100), lower(2, 2, 9, 100)
+    torch.testing.assert_close(valid(whole(noisy), 0.5), whole(mended))
+    assert torch.equal(valid(whole(noisy), 0.0), whole(noisy))
+    zeros, counts = torch.zeros(3, 4), torch.tensor([5, 5, 0])
+    torch.testing.assert_close(covariance(noisy, zeros, counts, 0.5), covariance(mended, zeros, counts))
+    sums, expected = (summed(*drawn(images=12)) for _ in range(2))
+    sums.tensors["moments"], sums.deviations = noisy, {"moments": 0.5}
+    expected.tensors["moments"] = mended
+    torch.testing.assert_close(ridge_head(sums, 0.1, bias=False), ridge_head(expected, 0.1, bias=False))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_head_of_means_is_that_of_the_published_formula(parts):
+    """FedCOF written down with loops: classes of one to three holders, sums of one or two parts of a client."""
+    counts, shrinkage = np.array([[3, 4, 0], [2, 1, 0], [5, 0, 6]]), 0.3
+    means = np.random.default_rng(0).normal(size=(parts, 3, 3, 4)) + 2
+    numbers = np.stack([(counts + parts - 1 - part) // parts for part in range(parts)])
+    sums = means * numbers[..., None]
+    total, known = sums.sum((0, 1)), counts.sum(0)
+    gram = known.sum() * np.outer(total.sum(0) / known.sum(), total.sum(0) / known.sum())
+    for c in range(3):
+        own = [(numbers[p, k, c], means[p, k, c]) for p in range(parts) for k in range(3) if numbers[p, k, c]]
+        centre = total[c] / known[c]
+        if len(own) > 1:
+            spread = sum(n * np.outer(mean - centre, mean - centre) for n, mean in own) / (len(own) - 1)
+            gram += (known[c] - 1) * spread
+        gram += (known[c] - 1) * shrinkage * np.eye(4)
+    expected = total @ np.linalg.inv(gram)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    replies = [
+        Update(k, 9, {"centroids": torch.tensor(sums[:, k]), "holds": torch.tensor(counts[k])})
+        for k in range(3)
+    ]
+    table = FedCOF(parts=parts).table(Sizes(classes=3, width=4, depth=2, patch=4, clients=3))
+    head = head_of_means(sum_updates(replies, table), shrinkage, bias=False)
+    np.testing.assert_allclose(head["head"].numpy(), expected, atol=1e-6)
 
 
 def test_without_any_class_there_is_no_head():
