@@ -40,3 +40,14 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     assert dict(found.transport) == dict(expected.transport)
     assert (found.metrics_bytes, found.metrics_digest) == (30, "digest")
     assert found.totals["releases"] == 3
+
+
+def test_a_checkpoint_with_a_changed_number_is_passed_over(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path / "checkpoints", 2)
+    kept.write(checkpoint(2))
+    kept.write(checkpoint(3))
+    newest = tmp_path / "checkpoints" / "round-000003.ckpt"
+    data = bytearray(newest.read_bytes())
+    data[-1] ^= 1
+    newest.write_bytes(data)
+    assert kept.newest().state.round == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,24 @@ import pytest
 import torch
 from support.tables import roster_with
 
+from fedcue.config.layers import dump, load
 from fedcue.errors import RunFolderError
 from fedcue.record.folder import RunFolder
-from fedcue.rounds.resume import check_state, released_so_far
+from fedcue.rounds.resume import check_same_run, check_state, released_so_far
 from fedcue.types import ServerState
+
+
+def test_rounds_are_not_added_to_a_run_whose_noise_was_settled_for_its_rounds(tmp_path: Path) -> None:
+    for noise, refused in ((["privacy.noise=2"], False), ([], True)):
+        settings = ["privacy=dp", *noise]
+        RunFolder(tmp_path).write_config(dump(load("default", [*settings, "rounds=2"])))
+        more = load("default", [*settings, "rounds=3"])
+        with (
+            pytest.raises(RunFolderError, match=r"rounds=2.*noise of privacy=dp was settled")
+            if refused
+            else nullcontext()
+        ):
+            check_same_run(more, tmp_path)
 
 
 def journal(folder: Path, *lines: str) -> RunFolder:
