@@ -25,8 +25,8 @@ from results_shown import (
 from fedcue.config.layers import parse
 from fedcue.config.recipes import read_recipe
 from fedcue.grid.cells import describe
-from fedcue.grid.groups import group_of, place_of
 from fedcue.grid.options import BETWEEN_SETTINGS
+from fedcue.grid.summary import group_of, place_of
 from fedcue.grid.table import CONTROL, Row, RunTable, settings_of
 from fedcue.report.labels import method_label
 from fedcue.report.measures import Difference

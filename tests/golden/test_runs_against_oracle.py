@@ -22,7 +22,7 @@ from oracle import fedpr_dropped
 from support.tiny_federation import CLASSES, HELD_OUT, TinyFederation, TinyRun, random_vit
 
 from fedcue.clients.host import Host
-from fedcue.data.pool import Pool
+from fedcue.data.clients import Pool
 from fedcue.methods.pfedpg import PFedPG
 from fedcue.model.vit import Architecture
 from fedcue.registry import METHODS

@@ -51,8 +51,7 @@ def run(
 
 def show_work(cells: Sequence[Cell], manner: Manner, known: int = 0, tested: int = 0) -> None:
     """List the runs that would be made with the time each takes here, and run nothing."""
-    from fedcue.grid.execute import runs_at_once, state_of
-    from fedcue.grid.times import seconds_of
+    from fedcue.grid.execute import runs_at_once, seconds_of, state_of
 
     states = {cell.folder: state_of(cell) for cell in cells}
     todo = [cell for cell in cells if states[cell.folder] != "finished"]

@@ -12,31 +12,25 @@ from rich.markup import escape
 from rich.progress import TaskID
 
 from fedcue.grid.cells import Cell
-from fedcue.rounds.progress import News, live_progress, room_for_news
+from fedcue.rounds.progress import LiveDisplay, News
 
 
-class GridProgress:
+class GridProgress(LiveDisplay):
     """Watches a grid: rounds of all runs together, and a line for each run that is going on."""
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
-        self.console, self.quiet = console, quiet
+        super().__init__(console, quiet)
         self.done = self.todo = self.room = 0
         self.lines: dict[Path, TaskID] = {}
         self.last: dict[Path, str] = {}
         self.news: dict[Path, News] = {}
-        self.progress = live_progress(console, quiet)
         self.all = self.progress.add_task("all runs", total=None, news="starting")
-
-    def __enter__(self) -> GridProgress:
-        """Show the display until the block is left."""
-        self.progress.start()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Take the display away; say how to go on if the user stopped it."""
-        self.progress.stop()
+        super().__exit__(kind, error, trace)
         if kind is KeyboardInterrupt:
             self._say("stopped; the same command goes on from here")
 
@@ -45,7 +39,7 @@ class GridProgress:
         self.todo = len(todo)
         self.progress.update(self.all, total=sum(cell.config.rounds for cell in todo), news=self._count())
         longest = max((cell.label for cell in todo), key=len, default="")
-        self.room = room_for_news(self.console, longest)
+        self.room = self.room_for_news(longest)
         self._say(f"{len(cells)} runs, {len(cells) - len(todo)} of them already finished")
 
     def began(self, cell: Cell) -> None:

@@ -23,6 +23,7 @@ from fedcue.model.frozen_cache import FrozenCache, Level
 from fedcue.model.prompted import PromptedViT, has_bfloat16
 from fedcue.model.vit import Architecture, VisionTransformer
 from fedcue.rng import rng
+from fedcue.types import Sizes
 
 log = logging.getLogger(__name__)
 
@@ -91,15 +92,7 @@ def gather(
 ) -> Federation:
     """Return the federation of these clients, wherever their images and the model come from."""
     roster = describe(config, dataset, model.architecture, clients)
-    frozen = FrozenCache(
-        model,
-        pixels.__getitem__,
-        image_groups(config, clients),
-        config.method.first_block(roster.sizes),
-        config.method.bare_blocks(roster.sizes),
-        config.cache.limit_mb * 2**20,
-        config.cache.folder,
-    )
+    frozen = frozen_values(config, model, pixels, image_groups(config, clients), roster.sizes)
     host = Host(config, clients, range(len(clients)), frozen, roster.sizes, roster.protection)
     return Federation(config, dataset, clients, pixels, model, roster, host, frozen.level)
 
@@ -151,6 +144,19 @@ def prompted(config: RunConfig, backbone: VisionTransformer, device: str) -> Pro
     if config.precision == "bfloat16" and has_bfloat16(device) is False:
         log.warning("This processor has no bfloat16: precision=bfloat16 is emulated, slower than float32.")
     return PromptedViT(backbone.to(device), config.precision, config.backbone.feature_norm)
+
+
+def frozen_values(
+    config: RunConfig,
+    model: PromptedViT,
+    pixels: PixelStore,
+    groups: Sequence[NDArray[np.int64]],
+    sizes: Sizes,
+) -> FrozenCache:
+    """Return what the method needs of the frozen backbone, kept as far as the settings allow."""
+    method, cache = config.method, config.cache
+    first, bare = method.first_block(sizes), method.bare_blocks(sizes)
+    return FrozenCache(model, pixels.__getitem__, groups, first, bare, cache.limit_mb * 2**20, cache.folder)
 
 
 def check_device(device: str) -> None:

@@ -19,9 +19,8 @@ from fedcue.clients.interrupt import StopFlag
 from fedcue.clients.priors import estimate_priors
 from fedcue.config.settings import RunConfig
 from fedcue.data.augment import flip_and_crop
-from fedcue.data.clients import ClientData
+from fedcue.data.clients import ClientData, Pool
 from fedcue.data.dataset import Indices
-from fedcue.data.pool import Pool
 from fedcue.errors import ClientError, DataError, Interrupted
 from fedcue.methods.client import Client, Fit
 from fedcue.model.prompted import PromptedViT

@@ -20,7 +20,7 @@ import torch
 
 from fedcue.aggregate.mean import Summing
 from fedcue.aggregate.secure import Secure
-from fedcue.clients.federation import decode_used, load_model, split
+from fedcue.clients.federation import decode_used, frozen_values, load_model, split
 from fedcue.clients.host import Host, tested_part
 from fedcue.config.layers import resolve
 from fedcue.config.settings import RunConfig
@@ -38,7 +38,6 @@ from fedcue.flower.messages import Member
 from fedcue.flower.replies import NAME
 from fedcue.flower.terms import RefusalError, Terms
 from fedcue.flower.vault import Vault, read_others
-from fedcue.model.frozen_cache import FrozenCache
 from fedcue.privacy.budget import releases_before, releases_of_a_visit
 from fedcue.privacy.guard import Protection, fresh_stream
 from fedcue.types import Sizes
@@ -146,15 +145,8 @@ def _open(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
     asked = (terms.asked, config.clients_per_round)
     summing = Summing(method.table(sizes), method.weighting, method.added)
     protection = Protection(config.aggregate, config.privacy, summing, fresh_stream, asked)
-    frozen = FrozenCache(
-        model,
-        pixels.__getitem__,
-        [part for client in clients for part in (client.train, tested_part(config, client)[0])],
-        method.first_block(sizes),
-        method.bare_blocks(sizes),
-        config.cache.limit_mb * 2**20,
-        config.cache.folder,
-    )
+    groups = [part for client in clients for part in (client.train, tested_part(config, client)[0])]
+    frozen = frozen_values(config, model, pixels, groups, sizes)
     places = {client.id: place for place, client in enumerate(clients)}
     host = Host(config, clients, places, frozen, sizes, protection)
     folder = _memory_folder(node)

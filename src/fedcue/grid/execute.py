@@ -17,6 +17,7 @@ from fedcue.config.layers import dump
 from fedcue.errors import RunFolderError
 from fedcue.grid.cells import Cell
 from fedcue.grid.worker import Retest, Start, Task, work
+from fedcue.plan.dry_run import matmul_gflops, plan
 from fedcue.record.files import explained
 from fedcue.rounds.resume import differing
 
@@ -93,6 +94,22 @@ def place_for(cells: Sequence[Cell]) -> Iterator[Place]:
 
     with joined(on_ray[0]) as cluster:
         yield Place(sum(cluster.room().values()), cluster.address)
+
+
+def seconds_of(cells: Sequence[Cell]) -> list[float]:
+    """Return the seconds of each run on one core; runs that differ in the seed only take the same time."""
+    if not cells:
+        return []
+    gflops = matmul_gflops()
+    known: dict[tuple[str, str, str], float] = {}
+    found = []
+    for cell in cells:
+        key = (cell.config.recipe, cell.method, cell.variant)
+        if key not in known:
+            alone = cell.config.model_copy(update={"workers": 1})
+            known[key] = plan(alone, gflops).seconds
+        found.append(known[key])
+    return found
 
 
 def runs_at_once(cells: Sequence[Cell], asked: int | None, room: int | None = None) -> int:

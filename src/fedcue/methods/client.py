@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import torch
 from torch import Generator, Tensor
@@ -16,22 +15,8 @@ from fedcue.train.settings import Training
 from fedcue.train.sgd import Loss, Moments, StepFilter, fit
 from fedcue.types import Sizes, Tensors, TensorTable, Update, moved
 
-
-class Fit(Protocol):
-    """The training loop: ``train.sgd.fit``, or what stands in for it where nothing is computed."""
-
-    def __call__(
-        self,
-        loss: Loss,
-        start: Tensors,
-        samples: Samples,
-        training: Training,
-        finished_rounds: int,
-        generator: Generator,
-        step_filter: StepFilter | None = None,
-        moments: Moments | None = None,
-    ) -> tuple[dict[str, Tensor], float]:
-        """Train copies of ``start``; return them and the mean loss."""
+Fit = Callable[..., tuple[dict[str, Tensor], float]]
+"""The training loop: ``train.sgd.fit``, or what stands in for it where nothing is computed."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +72,8 @@ class Client:
         moments: Moments | None = None,
     ) -> tuple[dict[str, Tensor], float]:
         """Train copies of ``start`` on the client's images; return them and the mean loss."""
-        given = (self.samples, self.training, self.round, self.generator, step_filter, moments)
-        return self.train(loss, start, *given)
+        order = self.generator
+        return self.train(loss, start, self.samples, self.training, self.round, order, step_filter, moments)
 
     def update(self, tensors: Tensors, loss: float | None = None) -> Update:
         """Return what is sent back of ``tensors`` and what the client keeps of them, by the table."""

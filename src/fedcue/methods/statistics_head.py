@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -66,9 +67,9 @@ class StatisticsHead(fm.Method):
         tensors = self.personal(client, client.first())
         return client.statistics(lambda batch: self.vectors(tensors, batch))
 
+    @abstractmethod
     def head(self, sums: fm.Sums) -> fm.Tensors:
         """Return the head and its bias, given the sums of the clients' statistics."""
-        raise NotImplementedError
 
     def start(self, sizes: fm.Sizes, seed: int, sums: fm.Sums) -> fm.ServerState:
         """Make the head of what all clients sent."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -132,37 +132,24 @@ def watched(observer: Observer | None) -> Iterator[Observer]:
         yield display
 
 
-def live_progress(console: Console, quiet: bool) -> Progress:
-    """Return a display of a line per run: name, bar, rounds, news, time left; narrow where it must be."""
-    return Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=20 if console.width >= WIDE else 8),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[news]}"),
-        TimeRemainingColumn(compact=True),
-        console=console,
-        disable=quiet or not is_live(console),
-        transient=True,
-    )
-
-
-def room_for_news(console: Console, name: str) -> int:
-    """Return how many columns are left beside a run's name, its bar, its rounds and the time left."""
-    return console.width - len(name) - (43 if console.width >= WIDE else 31)
-
-
-class RunProgress:
-    """Watches one run: rounds, clients, loss, accuracy, bytes, time left."""
+class LiveDisplay:
+    """A line per run: name, bar, rounds, news, time left; narrow where it must be."""
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
         self.live = is_live(console) and not quiet
-        self.news, self.name, self.stage_name = News(), "", ""
-        self.progress = live_progress(console, quiet)
-        self.task = self.progress.add_task("rounds", total=None, news="", visible=False)
-        self.step = self.progress.add_task("starting", total=None, news="")
+        self.progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=20 if console.width >= WIDE else 8),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[news]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            disable=not self.live,
+            transient=True,
+        )
 
-    def __enter__(self) -> RunProgress:
+    def __enter__(self) -> Self:
         """Show the display until the block is left."""
         self.progress.start()
         return self
@@ -172,6 +159,21 @@ class RunProgress:
     ) -> None:
         """Take the display away."""
         self.progress.stop()
+
+    def room_for_news(self, name: str) -> int:
+        """Return how many columns are left beside a run's name, its bar, its rounds and the time left."""
+        width = self.console.width
+        return width - len(name) - (43 if width >= WIDE else 31)
+
+
+class RunProgress(LiveDisplay):
+    """Watches one run: rounds, clients, loss, accuracy, bytes, time left."""
+
+    def __init__(self, console: Console, quiet: bool = False) -> None:
+        super().__init__(console, quiet)
+        self.news, self.name, self.stage_name = News(), "", ""
+        self.task = self.progress.add_task("rounds", total=None, news="", visible=False)
+        self.step = self.progress.add_task("starting", total=None, news="")
 
     def started(self, roster: Roster, folder: Path) -> None:
         """Say what is run."""
@@ -192,7 +194,7 @@ class RunProgress:
 
     def finished_round(self, record: Mapping[str, Any]) -> None:
         """Show a round's numbers."""
-        news = self.news.add(record, room_for_news(self.console, self.name))
+        news = self.news.add(record, self.room_for_news(self.name))
         self.progress.update(self.task, completed=record["round"], news=news)
         if not self.live and not self.quiet:
             accuracy = record.get("mean_accuracy")

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from fedcue.config.layers import load
-from fedcue.grid import times
+from fedcue.grid import execute
 from fedcue.grid.cells import Cell
-from fedcue.grid.groups import group_of, place_of
-from fedcue.grid.summary import lines_of, texts_of
+from fedcue.grid.summary import group_of, lines_of, place_of, texts_of
 from fedcue.registry import METHODS
 
 
@@ -72,13 +71,13 @@ def test_runs_that_differ_in_the_seed_take_the_same_time(monkeypatch: pytest.Mon
         asked.append((config.method.name, config.workers))  # type: ignore[attr-defined]
         return SimpleNamespace(seconds=7.0 if config.method.name == "head" else 3.0)  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(times, "plan", plan)
-    monkeypatch.setattr(times, "matmul_gflops", lambda: 50.0)
+    monkeypatch.setattr(execute, "plan", plan)
+    monkeypatch.setattr(execute, "matmul_gflops", lambda: 50.0)
     cells = [
         Cell(method, {}, seed, load("default", [f"method={method}", f"seed={seed}"]), Path(f"{method}{seed}"))
         for method in ("head", "fedvpt")
         for seed in (0, 1)
     ]
-    assert times.seconds_of(cells) == [7.0, 7.0, 3.0, 3.0]
+    assert execute.seconds_of(cells) == [7.0, 7.0, 3.0, 3.0]
     assert asked == [("head", 1), ("fedvpt", 1)]
-    assert times.seconds_of([]) == []
+    assert execute.seconds_of([]) == []

@@ -10,7 +10,7 @@ from support import SMALL
 import fedcue
 from fedcue.clients.federation import load_federation
 from fedcue.config.layers import load
-from fedcue.data.pool import Pool
+from fedcue.data.clients import Pool
 from fedcue.errors import ConfigError
 from fedcue.methods.central import Central
 from fedcue.methods.fedvpt import FedVPT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -26,34 +27,10 @@ Points = dict[int, tuple[float, float]]
 """Round -> (x, y)."""
 
 
-def accuracy_by_round(groups: Sequence[RunGroup]) -> Figure | None:
-    """Draw mean accuracy against rounds."""
-    return _curves("accuracy-rounds", "Accuracy by round", groups, "mean_accuracy", ROUNDS, ACCURACY)
-
-
-def accuracy_by_bytes(groups: Sequence[RunGroup]) -> Figure | None:
-    """Draw mean accuracy against everything that travelled until then."""
-    return _curves("accuracy-bytes", "Accuracy by traffic", groups, "mean_accuracy", MEGABYTES, ACCURACY)
-
-
-def loss_by_round(groups: Sequence[RunGroup]) -> Figure | None:
-    """Draw the clients' training loss against rounds."""
-    return _curves("loss-rounds", "Training loss by round", groups, "train_loss", ROUNDS, LOSS)
-
-
-def loss_by_bytes(groups: Sequence[RunGroup]) -> Figure | None:
-    """Draw the clients' training loss against everything that travelled until then."""
-    return _curves("loss-bytes", "Training loss by traffic", groups, "train_loss", MEGABYTES, LOSS)
-
-
-def privacy_by_round(groups: Sequence[RunGroup]) -> Figure | None:
-    """Draw the privacy budget spent by each round, where runs account for one."""
-    return _curves("privacy", "Privacy spent", groups, "epsilon", ROUNDS, Axis("epsilon"))
-
-
 def _curves(
-    name: str, title: str, groups: Sequence[RunGroup], metric: str, x: Axis, y: Axis
+    name: str, title: str, metric: str, x: Axis, y: Axis, groups: Sequence[RunGroup]
 ) -> Figure | None:
+    """Draw what runs measured against rounds, or against everything that travelled until then."""
     lines = [line for group in groups if (line := _line(group, metric, x, y.log)) is not None]
     if not lines:
         return None
@@ -64,6 +41,17 @@ def _curves(
         lines += adapted
         caption = f"{caption} {ADAPTED}".strip()
     return Figure(name, title, (Panel("line", x, y, tuple(lines)),), caption, _ends(title, lines, y))
+
+
+accuracy_by_round = partial(
+    _curves, "accuracy-rounds", "Accuracy by round", "mean_accuracy", ROUNDS, ACCURACY
+)
+accuracy_by_bytes = partial(
+    _curves, "accuracy-bytes", "Accuracy by traffic", "mean_accuracy", MEGABYTES, ACCURACY
+)
+loss_by_round = partial(_curves, "loss-rounds", "Training loss by round", "train_loss", ROUNDS, LOSS)
+loss_by_bytes = partial(_curves, "loss-bytes", "Training loss by traffic", "train_loss", MEGABYTES, LOSS)
+privacy_by_round = partial(_curves, "privacy", "Privacy spent", "epsilon", ROUNDS, Axis("epsilon"))
 
 
 def _adapted(group: RunGroup, metric: str, lines: Sequence[Series]) -> Series | None:
