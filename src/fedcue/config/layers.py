@@ -75,11 +75,8 @@ def resolve(
     With ``trusted``, the settings are a stranger's: of classes by import path they may name only these.
     """
     try:
-        folded: dict[str, Any] = {"recipe": name}
-        for layer in layers(settings, dict(overrides or {}), trusted):
-            merge(folded, layer)
+        folded = {"recipe": name, **fold(layers(settings, dict(overrides or {}), trusted))}
         _settle_precision(folded)
-        _settle_feature_norm(folded, trusted)
         if data is not None:
             folded["data"] = {"name": DATASETS.name_of(type(data))}
         own.recognise(folded)
@@ -96,6 +93,7 @@ def layers(
 ) -> list[Mapping[str, Any]]:
     """Return the layers of settings in the order in which they are laid: later ones win.
 
+    At the bottom lies what the method is usually given under ``privacy=dp``.
     A new name of a method, dataset and so on drops the options of the old one. This is why names come
     before the options given with them.
     """
@@ -103,10 +101,10 @@ def layers(
     recipe = {key: value for key, value in settings.items() if key not in RECIPE_ONLY}
     scaled = {} if scale is None else _choice("scale", scale, _table(settings, "scale"))
     names = {key: value for key, value in overrides.items() if key.removesuffix(".name") in NAMED}
-    name = _method_name(recipe, scaled, names)
+    name = _name_of("method", fold([recipe, scaled, names]))
     method = cast(type[Method], METHODS.get(name, trusted))
     profile = settings.get("profile") if asked is None else None
-    return [
+    laid = [
         recipe,
         {key: value for key, value in scaled.items() if key != "per_method"},
         {"method": name},
@@ -118,6 +116,15 @@ def layers(
         overrides,
         method.fixed,
     ]
+    return [method.under_dp, *laid] if fold(laid).get("privacy", {}).get("name") == "dp" else laid
+
+
+def fold(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return layers of settings as one: later ones win."""
+    folded: dict[str, Any] = {}
+    for layer in layers:
+        merge(folded, layer)
+    return folded
 
 
 def _keep_own_clients(folded: dict[str, Any], overrides: Mapping[str, Any]) -> None:
@@ -132,23 +139,6 @@ def _settle_precision(folded: dict[str, Any]) -> None:
     """Replace ``precision=auto`` by what is fast on this machine: from here on all are told the same."""
     if folded.get("precision") == "auto":
         folded["precision"] = fast_precision(str(folded.get("device", "cpu")))
-
-
-def _settle_feature_norm(folded: dict[str, Any], trusted: Collection[str] | None) -> None:
-    """Give features the length that clipped statistics of them need, unless a length is given."""
-    if folded.get("privacy", {}).get("name") != "dp":
-        return
-    method = cast(type[Method], METHODS.get(_name_of("method", folded), trusted))
-    backbone = folded.get("backbone")
-    if method.private_feature_norm is not None and isinstance(backbone, dict):
-        backbone.setdefault("feature_norm", method.private_feature_norm)
-
-
-def _method_name(*settings: Mapping[str, Any]) -> str:
-    merged: dict[str, Any] = {}
-    for layer in settings:
-        merge(merged, layer)
-    return _name_of("method", merged)
 
 
 def _table(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:

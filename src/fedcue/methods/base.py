@@ -52,8 +52,8 @@ class Method(Options):
     """Whether a client that never trained can be served."""
     fixed: ClassVar[dict[str, Any]] = {}
     """Settings that follow from the method, whatever a recipe or the user gives."""
-    private_feature_norm: ClassVar[float | None] = None
-    """Usual length of features under ``privacy=dp``, where statistics of them are clipped; none: as is."""
+    under_dp: ClassVar[dict[str, Any]] = {}
+    """Settings under ``privacy=dp``, unless others are given."""
     profiles: ClassVar[dict[str, dict[str, Any]]] = {"paper": PAPER, "native": PAPER}
     """Settings by profile: the PEP-FedPT paper's, and the method's own publication's if it has one."""
 

@@ -42,7 +42,8 @@ def class_statistics(
 class StatisticsHead(fm.Method):
     """Base of methods whose first head follows from statistics of the final cls tokens."""
 
-    private_feature_norm: ClassVar[float | None] = 1.0
+    under_dp: ClassVar[dict[str, Any]] = {"backbone.feature_norm": 1.0}
+    """Clipped statistics need features of one length."""
 
     def replies(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
         """Declare what clients send before round 0."""

@@ -290,3 +290,18 @@ def test_no_folder_says_which_cluster_is_joined(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(tomli_w.dumps(settings))
     assert load_folder(tmp_path).engine.address is None
     assert load_folder(tmp_path, {"engine.address": "ours:6379"}).engine.address == "ours:6379"
+
+
+@pytest.mark.parametrize("backbone", ["", 'backbone="embedded"\n'])
+def test_under_privacy_features_have_the_length_that_statistics_are_clipped_to(
+    tmp_path: Path, backbone: str
+) -> None:
+    """Whether the recipe names a backbone or not; a length that is given stands, and so it is at resuming."""
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(f'data="digits"\nmethod="ncm"\npartition.name="iid"\npartition.clients=3\n{backbone}')
+    assert load(recipe).backbone.feature_norm is None
+    assert load(recipe, ["privacy=dp", "method=pep"]).backbone.feature_norm is None
+    private = load(recipe, ["privacy=dp"])
+    assert private.backbone.feature_norm == 1.0
+    assert load(recipe, ["privacy=dp", "backbone.feature_norm=3"]).backbone.feature_norm == 3.0
+    assert resolve(dump(private)) == private
