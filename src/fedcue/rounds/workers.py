@@ -43,7 +43,7 @@ Visit = tuple[int, int, int]
 
 _own_row: torch.Tensor | None = None
 _step = 0
-_hung: set[Visit] = set()
+_hung: frozenset[Visit] = frozenset()
 """In a worker: its row of the board, the step it works for, and the visits that hung in it."""
 
 
@@ -53,6 +53,7 @@ class Workers:
     def __init__(self, count: int, stop: StopFlag, client_timeout: float | None = None) -> None:
         self.count, self.stop, self.client_timeout = count, stop, client_timeout
         self._steps, self._replaced = 0, 0
+        self._hung: set[Visit] = set()
         self._start()
 
     def map(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
@@ -90,7 +91,7 @@ class Workers:
         self._board = shared_zeros([self.count, 5], torch.int64)
         self._looks = torch.zeros(self.count, 2, dtype=torch.int64)  # without a beat, within a visit
         self._seen, self._looks_since_stop = self._board.clone(), 0
-        arguments = (os.getpid(), self._board, context.Value("i", 0))
+        arguments = (os.getpid(), self._board, context.Value("i", 0), frozenset(self._hung))
         self._pool = ProcessPoolExecutor(self.count, context, _begin, arguments)
 
     def _first(self, waiting: deque[tuple[Future[Any], tuple[Any, ...]]]) -> Any:
@@ -123,7 +124,7 @@ class Workers:
         if self.client_timeout is None:
             return False
         late = (self._looks[:, 1] > self.client_timeout / LOOK + GRACE) & (now[:, COUNT] > 0)
-        _hung.update((self._steps, int(row[CLIENT]), int(row[COUNT])) for row in now[late])
+        self._hung.update((self._steps, int(row[CLIENT]), int(row[COUNT])) for row in now[late])
         return bool(late.any())
 
     def _silent(self, now: torch.Tensor) -> bool:
@@ -148,10 +149,11 @@ def begin_visit(clients: Sequence[int]) -> None:
         raise ClientError("it took longer than client_timeout and did not stop by itself")
 
 
-def _begin(parent: int, board: torch.Tensor, started: Any) -> None:
+def _begin(parent: int, board: torch.Tensor, started: Any, hung: frozenset[Visit]) -> None:
     """In a new worker: take a row of the board, show signs of life, leave no orphan behind."""
-    global _own_row
+    global _own_row, _hung
     end_with_parent()
+    _hung = hung
     with started.get_lock():
         _own_row = row = board[started.value]
         started.value += 1

@@ -104,6 +104,9 @@ def test_a_hung_client_is_left_out_after_its_time_and_only_in_that_step(stop: St
     assert list(processes.map(square_slowly, [([2], 9)])) == ["[2]: fine"]
     assert list(processes.map(square_slowly, [([4, 5], 5)])) == [f"[4]: fine; 5: {late}"]
     processes.close()
+    others = Workers(2, stop)  # of another run in the same process
+    assert list(others.map(square_slowly, [([2], 9)])) == ["[2]: fine"]
+    others.close()
 
 
 def test_a_stop_is_not_held_up_by_a_hung_worker(two: Workers, stop: StopFlag) -> None:
