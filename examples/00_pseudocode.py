@@ -64,7 +64,7 @@ def mean_of_holders(replies: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tenso
 def local_train(
     vit: Any, theta: Any, data: Any, prototypes: Tensor, training: Any, t: int, generator: Any
 ) -> Any:
-    """Train H, P_S and P_C by SGD from the broadcast values (Algorithm 1)."""
+    """Train H, P_S and P_C by SGD from the broadcast values (LocalTrain)."""
     images, labels, priors = data
     local = {name: tensor.clone().requires_grad_() for name, tensor in theta.items()}
     velocity = {name: torch.zeros_like(tensor) for name, tensor in local.items()}

@@ -49,10 +49,13 @@ class PEP(fm.Method):
             fm.server("centroid_weights", classes),
         ]
 
-    # At the server (the paper's Algorithm 2)
+    # At the server: the main loop of the paper's Algorithm 2
 
     def start(self, sizes: fm.Sizes, seed: int, sums: fm.Sums) -> fm.ServerState:
-        """Average the bare ViT's centroids over their holders into the first prototypes."""
+        """Average the bare ViT's centroids into the first prototypes (``eq:init_centroid_eq``).
+
+        The paper divides by all clients asked; here a class's mean is that of its holders.
+        """
         first = self.table(sizes).first(seed)
         return fm.ServerState(0, first | mean_centroids(sums.total("centroids"), sums.total("holds")))
 
@@ -65,10 +68,10 @@ class PEP(fm.Method):
             tensors |= move_prototypes(tensors, self.momentum)
         return fm.ServerState(state.round + 1, tensors)
 
-    # At the client (the paper's Algorithm 1)
+    # At the client: WarmStartUp and LocalTrain of Algorithm 2
 
     def warm_up(self, client: fm.Client) -> fm.Tensors:
-        """Send the class centroids of the bare ViT."""
+        """Send the class centroids of the bare ViT (``eq:centroid_eq_client``)."""
         return client.centroids(lambda batch: batch.bare_cls)
 
     def personal(self, client: fm.Client, sent: fm.Tensors) -> fm.Tensors:
@@ -87,7 +90,7 @@ class PEP(fm.Method):
         whole = fm.put_rows(trained, client.table.class_axes, tensors["classes"], sent)
         return client.update({**whole, **centroids}, loss)
 
-    # On both sides
+    # On both sides: PromptMixing of Algorithm 2
 
     def prompter(self, tensors: fm.Tensors, batch: fm.Batch) -> fm.Prompter:
         """Insert P_S at block 0 and m = s P_C at the mixed blocks, in one slot (``eq:pr_mix``)."""
@@ -150,7 +153,10 @@ def cosines(cls: Tensor, prototypes: Tensor) -> Tensor:
 
 
 def mean_centroids(total: Tensor, weight: Tensor) -> dict[str, Tensor]:
-    """Return prototypes from summed centroids ``[L, C, d]`` and their holders ``[C]``; empty sums."""
+    """Return prototypes, the means of summed centroids (``eq:centroid_eq``), and empty sums.
+
+    ``total [L, C, d], weight [C]``: the sums, and how many centroids of each class are in them.
+    """
     return {
         "prototypes": total / weight.clamp(min=1)[:, None],
         "has_prototype": weight > 0,
