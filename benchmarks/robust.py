@@ -1,12 +1,12 @@
 """Accuracy when 2 of 10 clients send bad updates: ``python benchmarks/robust.py OUT.json``.
 
-The default recipe with 10 clients per round. In every round the first two sampled clients attack:
+The default recipe with 10 clients per round. In every round the first ``--attackers`` sampled clients attack:
 they send the negative of their change (``flip``) or 100 times it (``scale``), and do the same to
-their centroids; before round 0 every fifth client does. Attackers are still tested like all others.
+their centroids; before round 0 those of the first round do. Attackers are still tested like all others.
 Beside that ``silent``: they send nothing, which is the best that leaving them out can do.
 
-``lie`` is about class statistics alone: ``--attackers`` clients, in every round and before round 0, train as
-they should, but claim to hold all classes and send for each ten times the true mean of the next one.
+``lie`` is about class statistics alone: the same clients train as they should, but claim to hold all classes
+and send for each ten times the true mean of the next one.
 """
 
 from __future__ import annotations
@@ -77,11 +77,9 @@ class HostileHost(Host):
         return update, memory
 
     def warm_up(self, client: int) -> Update | None:
-        """Ask a client before round 0; every fifth one attacks, or the liars of the first round."""
+        """Ask a client before round 0; the attackers of the first round attack here, too."""
         reply = super().warm_up(client)
-        liars = self.schedule.drawn(0)[: self.attackers]
-        bad = liars if self.attack == "lie" else self.schedule.training[::5]
-        if reply is None or client not in bad:
+        if reply is None or client not in self.schedule.drawn(0)[: self.attackers]:
             return reply
         return None if ATTACKS[self.attack] is None else self.attacked(reply, {})
 

@@ -3,7 +3,7 @@
 import os
 import sys
 
-READING = {"resume", "evaluate", "predict", "report", "figure", "watch"}
+READING = {"resume", "evaluate", "predict", "export", "push", "report", "figure", "watch", "data"}
 """Verbs that read folders, which may lie where the command is started."""
 
 if READING & set(sys.argv[1:]):  # python -m puts that place before everything else that is imported

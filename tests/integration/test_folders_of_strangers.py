@@ -24,6 +24,10 @@ class Mine(HeadTuning):
 """
 
 
+MORE = {"predict": ["x.png"], "push": ["user/repo"], "export": ["--out", "out"]}
+"""What a verb wants beside the folder."""
+
+
 def command(cwd: Path, *arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command in a folder; ``path`` is added to the import path."""
     given = [str(path)] if path else []
@@ -63,15 +67,13 @@ def test_a_class_is_imported_only_if_the_command_line_trusts_it(place: Path, ver
     assert command(place, *verb.split(), path=place / "mine").returncode == 2  # remembered nowhere
 
 
-@pytest.mark.parametrize("verb", ["resume", "evaluate", "predict"])
+@pytest.mark.parametrize("verb", ["resume", "evaluate", "predict", "export", "push"])
 def test_nothing_is_imported_from_the_folder_it_is_started_in(tmp_path: Path, verb: str) -> None:
     for name in ("typer", "torch", "rich", "numpy", "my_method"):
         (tmp_path / f"{name}.py").write_text(MODULE)
     config = dump(load("default", SMALL)) | {"method": {"name": "my_method:Mine"}}
     (tmp_path / "config.toml").write_text(tomli_w.dumps(config))
-    said = command(
-        tmp_path, verb, ".", *(["x.png"] if verb == "predict" else []), "--trust", "my_method:Mine"
-    )
+    said = command(tmp_path, verb, ".", *MORE.get(verb, []), "--trust", "my_method:Mine")
     assert said.returncode == 2
     assert not list(tmp_path.glob("*.imported"))
 

@@ -16,6 +16,7 @@ from fedcue.after.images import Picture, read_images
 from fedcue.after.one_pass import OnePass
 from fedcue.clients.priors import estimate_priors
 from fedcue.errors import ConfigError, FedcueError, RunFolderError, unknown
+from fedcue.foreign import ordinary
 from fedcue.machine import network
 from fedcue.methods.base import Method
 from fedcue.methods.client import Client
@@ -202,7 +203,7 @@ def _model(folder: Path, description: Mapping[str, Any], trusted: Collection[str
     options = {key: value for key, value in description["method"].items() if key != "name"}
     method = METHODS.get(description["method"]["name"], trusted).model_validate(options)
     sizes = Sizes(**description["setting"])
-    tensors = load_file(folder / "model.safetensors")
+    tensors = load_file(ordinary(folder / "model.safetensors"))
     clients = {int(client): dict(about) for client, about in description["clients"].items()}
     for about in clients.values():
         if "class_priors" in about:
@@ -255,7 +256,7 @@ def _description(folder: Path) -> dict[str, Any]:
 def load_memories(folder: Path) -> dict[int, ClientMemory]:
     """Return what the clients of a finished run remember."""
     path = folder / "clients.safetensors"
-    tensors = load_file(path) if path.is_file() else {}
+    tensors = load_file(path) if ordinary(path).exists() else {}
     memories: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         client, _, own = name.partition("/")

@@ -17,6 +17,7 @@ from fedcue.config.settings import RunConfig
 from fedcue.config.words import folder_name
 from fedcue.errors import ConfigError, RunFolderError
 from fedcue.evaluate.accuracy import Accuracies
+from fedcue.foreign import ordinary
 from fedcue.machine import network
 from fedcue.record.folder import RunFolder, read_metrics, read_summary
 from fedcue.rounds.engine import tested
@@ -107,7 +108,7 @@ def _changed(folder: Path, overrides: Mapping[str, Any], trusted: Collection[str
 
 def _state(folder: Path, rounds: int) -> ServerState:
     try:
-        return ServerState(rounds, load_file(folder / "model.safetensors"))
+        return ServerState(rounds, load_file(ordinary(folder / "model.safetensors")))
     except (OSError, SafetensorError) as error:
         raise RunFolderError(f"{folder} does not hold a trained model: {error}. Finish the run.") from error
 

@@ -32,7 +32,7 @@ from fedcue.cli import (
     tune,
     watch,
 )
-from fedcue.errors import FedcueError, Interrupted, printable
+from fedcue.errors import FedcueError, Interrupted, printable, shown
 
 app = typer.Typer(
     name="fedcue",
@@ -83,6 +83,7 @@ def options(
 
 def main() -> None:
     """Run the command line: a user's mistake is one message and exit code 2."""
+    _open_what_is_closed()
     logging.basicConfig(format="fedcue: %(message)s", level=logging.WARNING)
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
@@ -104,8 +105,12 @@ def main() -> None:
         _print_no_more()
         sys.exit(1)
     except OSError as error:
-        if debug or error.errno not in FULL:
+        unusable = error.filename is not None and error.errno not in FULL
+        if debug or not (unusable or error.errno in FULL):
             raise
+        if unusable:
+            _tell(f"Cannot use {shown(str(error.filename))}: {error.strerror}. Give a path that can be used.")
+            sys.exit(2)
         _print_no_more()
         _tell(f"Cannot write the output: {error.strerror}. Free some space, or send the output elsewhere.")
         sys.exit(2)
@@ -115,6 +120,16 @@ def _tell(message: str) -> None:
     text = "\n".join(map(printable, message.split("\n")))
     with suppress(OSError):  # where errors cannot be written either, the exit code tells
         Console(stderr=True, soft_wrap=True).print(f"[red]fedcue:[/] {escape(text)}")
+
+
+def _open_what_is_closed() -> None:
+    """Let what a caller has closed (``>&-``) be nowhere, before a file of ours takes its place."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        if number == 1:
+            sys.stdout = open(1, "w")  # noqa: SIM115
+        elif number == 2:
+            sys.stderr = open(2, "w")  # noqa: SIM115
+    os.close(number)
 
 
 def _print_no_more() -> None:

@@ -16,6 +16,7 @@ from fedcue.config.settings import RunConfig
 from fedcue.config.toml_text import parse_toml
 from fedcue.data.options import DataOptions
 from fedcue.errors import ConfigError, RunFolderError, shown, unknown
+from fedcue.foreign import expanded
 from fedcue.methods.base import Method
 from fedcue.model.prompted import fast_precision
 from fedcue.registry import DATASETS, METHODS, Options
@@ -58,7 +59,7 @@ def load_folder(
     config = resolve(settings, overrides, str(settings.get("recipe", "custom")), trusted)
     kept = {"cache.folder": config.cache.folder, "data.cache_folder": config.data.cache_folder}
     for key, place in kept.items():
-        if place is not None and not place.expanduser().is_dir():
+        if place is not None and not expanded(place).is_dir():
             raise ConfigError(f"{path} asks for {key}={place}, which does not exist. Make that folder first.")
     return config
 

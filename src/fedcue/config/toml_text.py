@@ -7,6 +7,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from fedcue.foreign import ordinary
+
 MAX_BYTES = 2 * 2**20
 """Size of a file at most."""
 
@@ -30,7 +32,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return what a TOML file holds; its size is looked at before it is read."""
-    with open(path, "rb") as file:
+    with open(ordinary(path), "rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise ValueError(f"it has more than {MAX_BYTES // 2**20} MiB, which no recipe needs")

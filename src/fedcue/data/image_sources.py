@@ -14,18 +14,10 @@ from PIL import Image
 from fedcue.data.dataset import ImageSource, Selection
 from fedcue.data.decode import FORMATS
 from fedcue.errors import DataError
+from fedcue.foreign import ordinary
 
 MAX_FILE = 2**29
 """Bytes of an image file at most."""
-
-
-def ordinary(path: Path) -> Path:
-    """Return the path of an ordinary file; a pipe would be waited for without an end, a device never ends."""
-    if not path.is_file():
-        raise OSError(f"{path} is not an ordinary file")
-    if path.stat().st_size > MAX_FILE:
-        raise OSError(f"{path} is larger than {MAX_FILE // 2**20} MiB")
-    return path
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +32,11 @@ class FileImages:
 
     def open(self, index: int) -> Image.Image:
         """Open the file ``index``."""
-        return Image.open(ordinary(self.paths[index]), formats=FORMATS)
+        return Image.open(ordinary(self.paths[index], MAX_FILE), formats=FORMATS)
 
     def content(self, index: int) -> bytes:
         """Return the bytes of the file ``index``."""
-        return ordinary(self.paths[index]).read_bytes()
+        return ordinary(self.paths[index], MAX_FILE).read_bytes()
 
     def describe(self, index: int) -> str:
         """Return the path of the file ``index``."""

@@ -15,6 +15,7 @@ from fedcue.data.apportion import at_most, spread, stratified
 from fedcue.data.dataset import Dataset, Indices
 from fedcue.data.decode import PILLOW_LIMIT
 from fedcue.data.notes import tell
+from fedcue.foreign import expanded
 from fedcue.registry import Options
 from fedcue.rng import rng
 
@@ -71,7 +72,7 @@ class DataOptions(Options):
     @classmethod
     def _absolute(cls, root: Path | None) -> Path | None:
         """Keep the place itself, so that a run's settings mean the same from any folder."""
-        return None if root is None else root.expanduser().absolute()
+        return None if root is None else expanded(root).absolute()
 
     @abstractmethod
     def read(self) -> Dataset:

@@ -20,6 +20,7 @@ from torch import Tensor
 from fedcue.data.dataset import Dataset, Indices
 from fedcue.data.decode import PILLOW_LIMIT, UnreadableError, decode
 from fedcue.errors import DataError, printable
+from fedcue.foreign import expanded
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ def _allocate(shape: tuple[int, ...], cache_bytes: int, cache_folder: Path | Non
     needed = int(np.prod(shape))
     if needed <= cache_bytes:
         return torch.empty(shape, dtype=torch.uint8)
-    folder = Path(tempfile.gettempdir()) if cache_folder is None else cache_folder.expanduser()
+    folder = Path(tempfile.gettempdir()) if cache_folder is None else expanded(cache_folder)
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
     if needed > free:

@@ -11,10 +11,15 @@ from typing import Any
 
 from fedcue.after.hub import REPOSITORY
 from fedcue.after.predict import BESIDE, backbone_of, load
-from fedcue.errors import ConfigError, FedcueError
+from fedcue.errors import ConfigError, FedcueError, RunFolderError
 from fedcue.export.card import model_card
+from fedcue.foreign import expanded
 from fedcue.model.backbone import WEIGHTS, locate
 from fedcue.record.files import read_json, write_json, write_text
+from fedcue.report.run_files import json_object
+
+DESCRIBED = ("architecture", "model_args", "license", "mean", "std", "pretrained_cfg")
+"""What is published of a backbone's ``config.json``; a file of that name may be another program's."""
 
 
 def push(
@@ -29,7 +34,7 @@ def push(
     """Put the model of a run into a repository of the hub, made if there is none; return its address.
 
     Names, class priors and own tensors of clients stay here unless ``clients`` is given; so do settings,
-    checkpoints and metrics. A backbone that lies in a folder goes along.
+    checkpoints and metrics. A backbone that lies in a folder, wherever on this machine, goes along.
     """
     if not REPOSITORY.fullmatch(repository):
         raise ConfigError(f"{repository!r} is no repository of the hub. Give user/name.")
@@ -52,12 +57,16 @@ def staged(
     if not clients:
         description["clients"] = {}
     backbone = backbone_of(run, description)
-    if Path(backbone).expanduser().exists():
+    if expanded(backbone).exists():
         _copy_backbone(locate(backbone), folder / "backbone")
         description["backbone"]["name"] = BESIDE
     write_json(folder / "model.json", description)
     kept = ("model.safetensors", "clients.safetensors") if clients else ("model.safetensors",)
     for name in kept:
+        if (run / name).is_symlink():
+            raise RunFolderError(
+                f"{run / name} is a link: what it points to would be published. Put the file itself there."
+            )
         if (run / name).is_file():
             shutil.copyfile(run / name, folder / name)
     write_text(folder / "labels.json", json.dumps(list(model.classes), indent=2, ensure_ascii=False) + "\n")
@@ -65,11 +74,11 @@ def staged(
 
 
 def _copy_backbone(weights: Path, folder: Path) -> None:
-    """Copy a backbone's weights and what lies beside them; without a description, an empty one."""
+    """Copy a backbone's weights, and of its ``config.json`` what is read and no more."""
     folder.mkdir()
     shutil.copyfile(weights, folder / WEIGHTS)
-    config = weights.parent / "config.json"
-    write_text(folder / "config.json", config.read_text(encoding="utf-8") if config.is_file() else "{}")
+    config = json_object(weights.parent / "config.json")
+    write_json(folder / "config.json", {key: config[key] for key in DESCRIBED if key in config})
 
 
 def _upload(folder: Path, repository: str, private: bool) -> str:

@@ -13,6 +13,7 @@ from fedcue.errors import RunFolderError
 from fedcue.flower.certificates import write_ca, write_node_key, write_server_certificate
 from fedcue.flower.layout import CONNECTION, Layout, address, check
 from fedcue.flower.scripts import GATE, write_node_script, write_server_scripts
+from fedcue.foreign import expanded
 
 APP = '''"""Hands Flower the two halves of fedcue, which is installed on every machine."""
 
@@ -120,4 +121,4 @@ def _recipe(recipe: str) -> str:
 
 
 def _absolute(path: Path) -> Path:
-    return path.expanduser().absolute()
+    return expanded(path).absolute()

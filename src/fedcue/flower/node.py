@@ -38,6 +38,7 @@ from fedcue.flower.messages import Member
 from fedcue.flower.replies import NAME
 from fedcue.flower.terms import RefusalError, Terms
 from fedcue.flower.vault import Vault, read_others
+from fedcue.foreign import expanded
 from fedcue.privacy.budget import releases_before, releases_of_a_visit
 from fedcue.privacy.guard import Protection, fresh_stream
 from fedcue.types import Sizes
@@ -116,7 +117,7 @@ def _vault(config: RunConfig, terms: Terms, node: Mapping[str, Any]) -> Vault | 
 
 def _memory_folder(node: Mapping[str, Any]) -> Path:
     """Return where the node's clients keep what they remember: for its owner only."""
-    folder = Path(node.get("memory", "~/.fedcue/memory")).expanduser()
+    folder = expanded(node.get("memory", "~/.fedcue/memory"))
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     return folder
@@ -153,7 +154,7 @@ def _open(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
     own = float(node["max-epsilon"]) if "max-epsilon" in node else None
     journal = Journal(folder / "releases.jsonl", own)
     journal.check(config.privacy)
-    images = str(Path(str(node["data"])).expanduser().resolve()) if "data" in node else config.data.name
+    images = str(expanded(str(node["data"])).resolve()) if "data" in node else config.data.name
     vault = _vault(config, terms, node)
     return Node(host, MemoryStore(folder, terms.run), journal, images, terms.run, vault)
 
@@ -193,7 +194,7 @@ def _site_data(
     config: RunConfig, terms: Terms, node: Mapping[str, Any]
 ) -> tuple[Dataset, tuple[ClientData, ...]]:
     """Return the clients of a site with images of its own, labelled as the server's class list says."""
-    path = Path(str(node["data"])).expanduser()
+    path = expanded(str(node["data"]))
     dataset = relabel(_site_options(config, path).load(config.seed), terms.classes)
     owners = dataset.owner_names or (str(node.get("name", path.name)),)
     ids = _ids(node, terms.clients)[: len(owners)]

@@ -22,6 +22,7 @@ import numpy as np
 from fedcue.aggregate.secure import Secure
 from fedcue.errors import ClientError, ConfigError
 from fedcue.flower.certificates import write_secret
+from fedcue.foreign import expanded
 from fedcue.record.files import write_bytes, write_json
 from fedcue.secure import keys
 from fedcue.secure.client import Client
@@ -132,7 +133,7 @@ def read_others(path: str | None) -> dict[int, bytes] | None:
     if path is None:
         return None
     try:
-        found = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        found = json.loads(expanded(path).read_text(encoding="utf-8"))
         return {int(client): bytes.fromhex(key) for client, key in found.items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 
 from fedcue.config.layers import dump
 from fedcue.errors import RunFolderError
+from fedcue.foreign import text_of
 from fedcue.grid.cells import Cell
 from fedcue.grid.worker import Retest, Start, Task, work
 from fedcue.plan.dry_run import matmul_gflops, plan
@@ -138,7 +139,7 @@ def difference(cell: Cell) -> str:
 
 def _is_finished(folder: Path) -> bool:
     try:
-        return isinstance(json.loads((folder / "summary.json").read_text(encoding="utf-8")), dict)
+        return isinstance(json.loads(text_of(folder / "summary.json")), dict)
     except (OSError, ValueError, RecursionError):
         return False
 

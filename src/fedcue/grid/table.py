@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fedcue.errors import RunFolderError
 from fedcue.evaluate.curve import UNADAPTED
+from fedcue.foreign import text_of
 from fedcue.record.files import explained, write_text
 
 Row = Mapping[str, str]
@@ -162,7 +163,7 @@ def _read(path: Path, needed: Sequence[str]) -> list[Row]:
         return []
     csv.field_size_limit(2**24)
     try:
-        table = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"), newline=""), strict=True)
+        table = csv.DictReader(io.StringIO(text_of(path), newline=""), strict=True)
         rows: list[Row] = list(table)
     except (OSError, ValueError, csv.Error) as error:
         raise RunFolderError(

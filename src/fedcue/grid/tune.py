@@ -17,6 +17,7 @@ import tomli_w
 from fedcue.config.recipes import merge, read_recipe
 from fedcue.config.words import typed
 from fedcue.errors import ConfigError
+from fedcue.foreign import expanded
 from fedcue.grid.cells import Cell, Grid, Values, describe, product_of
 from fedcue.grid.execute import finished
 from fedcue.record.files import write_json, write_text
@@ -204,7 +205,7 @@ def _of_the_data(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = {key: value for key, value in overrides.items() if key.partition(".")[0] in OF_THE_DATA}
     if "data.root" in found:
-        found["data.root"] = str(Path(found["data.root"]).expanduser().absolute())
+        found["data.root"] = str(expanded(found["data.root"]).absolute())
     if {"partition", "partition.name"} & set(found):
         found.setdefault("partition.own_clients", "mix")
     return dict(sorted(found.items(), key=lambda item: item[0].removesuffix(".name") not in OF_THE_DATA))

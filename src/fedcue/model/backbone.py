@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedcue.errors import BackboneError, shown
+from fedcue.foreign import expanded, text_of
 from fedcue.machine import network_allowed, one_thread
 from fedcue.model.vit import Architecture, VisionTransformer, interpolate_positions
 
@@ -64,7 +65,7 @@ def locate(name: str) -> Path:
     """
     if name == EMBEDDED:
         return Path(str(resources.files("fedcue"))) / "assets" / "backbone" / WEIGHTS
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_dir():
         _require_files(path)
         return path / WEIGHTS
@@ -115,7 +116,7 @@ def _read_config(weights: Path) -> dict[str, Any]:
         )
         return {}
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(text_of(path))
     except (OSError, ValueError, RecursionError) as error:
         raise BackboneError(f"{path} is not readable JSON: {error}. Fetch the file again.") from error
     if not isinstance(config, dict) or not isinstance(config.get("pretrained_cfg", {}), dict):

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedcue.errors import RunFolderError
+from fedcue.foreign import ordinary
 from fedcue.record.files import explained, write_bytes
 from fedcue.types import ClientMemory, ServerState, pack, unpack
 
@@ -95,7 +96,7 @@ class Checkpoints:
         """Read the newest checkpoint that is whole; report the damaged ones passed over."""
         for path in reversed(self._paths()):
             try:
-                return _decode(path.read_bytes())
+                return _decode(ordinary(path).read_bytes())
             except (OSError, ValueError, KeyError, AttributeError, RecursionError, SafetensorError) as error:
                 reason = " ".join(str(error).split())[:200]
                 log.warning("Checkpoint %s is damaged (%s); using the one before it.", path.name, reason)

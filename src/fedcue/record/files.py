@@ -12,6 +12,7 @@ from typing import Any
 from safetensors.torch import save
 
 from fedcue.errors import RunFolderError
+from fedcue.foreign import text_of
 from fedcue.types import Tensors
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -70,6 +71,6 @@ def without_formula(value: Any) -> Any:
 def read_json(path: Path) -> Any:
     """Return what a run folder's JSON file holds."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(text_of(path))
     except (OSError, ValueError, RecursionError) as error:
         raise RunFolderError(f"{path} is damaged: {error}. Repeat the run.") from error

@@ -18,6 +18,7 @@ from typing import Any
 import tomli_w
 
 from fedcue.errors import RunFolderError
+from fedcue.foreign import text_of
 from fedcue.record.checkpoint import Checkpoints
 from fedcue.record.files import explained, read_json, without_formula, write_json, write_tensors, write_text
 from fedcue.record.kept_settings import is_kept
@@ -219,7 +220,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 def _records(path: Path) -> list[dict[str, Any]]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
+        lines = text_of(path).split("\n")[:-1] if path.is_file() else []
         records = [json.loads(line) for line in lines]
     except (OSError, ValueError, RecursionError) as error:
         raise RunFolderError(f"{path} is damaged: {error}. Resume or repeat the run.") from error

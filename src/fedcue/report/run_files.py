@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedcue.errors import RunFolderError
+from fedcue.foreign import ordinary, text_of
 
 Array = NDArray[Any]
 
@@ -39,8 +41,14 @@ class Client:
 def last_words(folder: Path) -> str:
     """Return the last line of the traceback that ``fedcue compare`` puts beside a run that failed."""
     path = Path(f"{folder.resolve()}.error.txt")
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else []
+    lines = _end_of(path).split("\n") if path.is_file() else []
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _end_of(path: Path, most: int = 2**16) -> str:
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - most))
+        return file.read(most).decode(errors="replace")
 
 
 def is_written(folder: Path) -> bool:
@@ -49,7 +57,7 @@ def is_written(folder: Path) -> bool:
     if not lock.is_file():  # a pipe would be waited for
         return False
     try:
-        os.kill(int(lock.read_text()), 0)
+        os.kill(int(_end_of(lock)), 0)
     except PermissionError:
         return True
     except (OSError, ValueError, OverflowError):
@@ -61,7 +69,7 @@ def json_object(path: Path) -> Mapping[str, Any]:
     """Return the object of a JSON file, an empty one if there is no file."""
     if not path.is_file():
         return {}
-    value = json.loads(path.read_text(encoding="utf-8"))
+    value = json.loads(text_of(path))
     if not isinstance(value, dict):
         raise ValueError(f"{path} must hold an object.")
     return value
@@ -72,21 +80,20 @@ def client_rows(path: Path) -> list[Client]:
     if not path.is_file():
         return []
     csv.field_size_limit(2**24)
-    with open(path, newline="", encoding="utf-8") as file:
-        table = csv.DictReader(file)
-        split = "validation" if "validation_accuracy" in (table.fieldnames or ()) else "test"
-        return [
-            Client(
-                id=int(row["id"]),
-                name=row["name"],
-                domain=row["domain"],
-                heldout=row["heldout"] == "true",
-                train_size=int(row["train_size"]),
-                test_size=int(row[f"{split}_size"]),
-                accuracy=float(row[f"{split}_accuracy"]) if row[f"{split}_accuracy"] else None,
-            )
-            for row in table
-        ]
+    table = csv.DictReader(io.StringIO(text_of(path), newline=""))
+    split = "validation" if "validation_accuracy" in (table.fieldnames or ()) else "test"
+    return [
+        Client(
+            id=int(row["id"]),
+            name=row["name"],
+            domain=row["domain"],
+            heldout=row["heldout"] == "true",
+            train_size=int(row["train_size"]),
+            test_size=int(row[f"{split}_size"]),
+            accuracy=float(row[f"{split}_accuracy"]) if row[f"{split}_accuracy"] else None,
+        )
+        for row in table
+    ]
 
 
 def tensors(path: Path) -> dict[str, Array]:
@@ -94,9 +101,7 @@ def tensors(path: Path) -> dict[str, Array]:
     if not path.is_file():
         return {}
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ValueError(f"it has more than {MAX_BYTES // 2**20} MiB")
-        return dict(load_file(path))
+        return dict(load_file(ordinary(path, MAX_BYTES)))
     # numpy lacks some types, of which safetensors learns by an AttributeError
     except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:
         raise RunFolderError(f"{path} is damaged: {error}. Repeat the run.") from error

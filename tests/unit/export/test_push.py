@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from support.fake_hub import Hub, run_with_hub, serve
 import fedcue
 from fedcue.after.hub import found
 from fedcue.errors import ConfigError, RunFolderError
-from fedcue.export.push import push
+from fedcue.export.push import push, staged
 
 PUSH = """
 import sys
@@ -64,6 +65,28 @@ def test_what_stays_at_clients_is_published_only_on_request(
         push(finished("ppt"), "someone/owls")
     with pytest.raises(ConfigError, match="no repository of the hub"):
         push(tmp_path, "owls")
+
+
+def test_nothing_else_of_this_machine_is_published(finished: Callable[..., Path], tmp_path: Path) -> None:
+    """A stranger's folder may hold links, and name a backbone beside which another program's file lies."""
+    run = Path(shutil.copytree(finished("fedvpt"), tmp_path / "run"))
+    backbone = Path(json.loads((run / "model.json").read_text())["backbone"]["name"])
+    tokens = json.loads((backbone / "config.json").read_text()) | {"auths": {"hub": {"auth": "c2VjcmV0"}}}
+    shutil.copytree(backbone, run / "theirs")
+    (tmp_path / "config.json").write_text(json.dumps(tokens))
+    (run / "theirs" / "config.json").unlink()
+    (run / "theirs" / "config.json").symlink_to(tmp_path / "config.json")
+    about = json.loads((run / "model.json").read_text())
+    about["backbone"]["name"] = str(run / "theirs")
+    (run / "model.json").write_text(json.dumps(about))
+    (tmp_path / "staged").mkdir()
+    staged(run, tmp_path / "staged")
+    assert not [path for path in (tmp_path / "staged").rglob("*") if b"auth" in path.read_bytes()]
+    (run / "model.safetensors").rename(tmp_path / "private")
+    (run / "model.safetensors").symlink_to(tmp_path / "private")
+    (tmp_path / "again").mkdir()
+    with pytest.raises(RunFolderError, match="is a link: what it points to would be published"):
+        staged(run, tmp_path / "again")
 
 
 def test_a_name_is_a_repository_only_where_no_folder_is_meant(

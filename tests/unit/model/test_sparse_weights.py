@@ -35,7 +35,7 @@ def test_a_report_does_not_read_tensors_by_the_gigabyte(tmp_path: Path) -> None:
     before = "from pathlib import Path; from fedcue.errors import RunFolderError\n"
     before += "from fedcue.report.run_files import tensors"
     code = "try:\n    tensors(Path('analysis.safetensors'))\nexcept RunFolderError as error:\n"
-    assert peak_bytes(before, code + "    assert 'more than 256 MiB' in str(error)", tmp_path) < 50 * 2**20
+    assert peak_bytes(before, code + "    assert 'larger than 256 MiB' in str(error)", tmp_path) < 50 * 2**20
 
 
 def test_a_process_forked_after_torch_used_its_threads_can_load_a_backbone() -> None:

@@ -14,6 +14,7 @@ from fedcue.data.readers.image_folder import TEST_NAMES, TRAIN_NAMES
 from fedcue.data.readers.parquet import read_columns
 from fedcue.data.readers.root import closed
 from fedcue.errors import DataError, shown
+from fedcue.foreign import expanded
 
 NAMES = ("manifest.csv", "manifest.parquet")
 COLUMNS = ("path", "label", "client", "domain", "split")
@@ -42,7 +43,7 @@ def find_manifest(root: Path | None) -> Path:
     """Return the list: the file ``root`` names, or the one that lies in this folder."""
     if root is None:
         raise DataError("data.root is missing: give the list of your images, data.root=manifest.csv.")
-    path = root.expanduser()
+    path = expanded(root)
     places = [path / name for name in NAMES] if path.is_dir() else [path]
     found = next((place for place in places if place.is_file()), None)
     if found is None or found.suffix.lower() not in (".csv", ".parquet"):
@@ -75,5 +76,5 @@ def _item(file: Path, number: int, row: Mapping[str, Any]) -> Item:
     split = value["split"].lower()
     if split not in SPLITS:
         raise DataError(f"Row {number} of {file} has the split {shown(split)}. Give train or test.")
-    path = file.parent / Path(value["path"]).expanduser()
+    path = file.parent / expanded(value["path"])
     return Item(path, value["label"], SPLITS[split], value["domain"] or None, value["client"] or None)

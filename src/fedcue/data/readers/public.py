@@ -14,6 +14,7 @@ from fedcue.data.options import DataOptions
 from fedcue.data.readers import hub
 from fedcue.data.readers.layouts import read_layout
 from fedcue.errors import DataError
+from fedcue.foreign import expanded
 
 
 class PublicDataset(DataOptions):
@@ -27,7 +28,7 @@ class PublicDataset(DataOptions):
     def read(self) -> Dataset:
         """Read the labels and find the images, downloading them if there is no ``root``."""
         if self.root is not None:
-            return read_layout(self.root.expanduser(), self.description)
+            return read_layout(expanded(self.root), self.description)
         return _complete(read_layout(fetch(self.name), self.description), self.description)
 
     def sketch(self) -> Dataset:

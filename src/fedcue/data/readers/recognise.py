@@ -10,12 +10,13 @@ from fedcue.data.readers.manifest import NAMES, Manifest
 from fedcue.data.readers.parquet import Parquet
 from fedcue.data.readers.root import existing_folder
 from fedcue.data.readers.saved import Saved, is_saved
+from fedcue.foreign import expanded
 
 
 def guess(root: Path) -> DataOptions:
     """Choose the options that read ``root`` by looking at it."""
-    if root.suffix.lower() in (".csv", ".parquet") and root.expanduser().is_file():
-        return Manifest(root=root.expanduser())
+    if root.suffix.lower() in (".csv", ".parquet") and expanded(root).is_file():
+        return Manifest(root=expanded(root))
     folder = existing_folder(root)
     if any((folder / name).is_file() for name in NAMES):
         return Manifest(root=folder)

@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 
 from fedcue.errors import DataError
+from fedcue.foreign import expanded
 
 
 def existing_folder(root: Path | None) -> Path:
     """Return the folder ``data.root`` names, or say that it is missing or closed."""
     if root is None:
         raise DataError("data.root is missing: give the folder of your images, data.root=FOLDER.")
-    folder = root.expanduser()
+    folder = expanded(root)
     if folder.suffix.lower() in (".csv", ".parquet") and folder.is_file():
         raise DataError(f"data.root={root} is a list of images, not a folder. Give data=manifest to read it.")
     if not folder.is_dir():
