@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 MAX_TEXT = 2**28
@@ -18,6 +19,16 @@ def ordinary(path: Path, most: int | None = None) -> Path:
     if most is not None and path.stat().st_size > most:
         raise OSError(f"{path} is larger than {most // 2**20} MiB")
     return path
+
+
+def is_there(path: Path) -> bool:
+    """Tell whether a path is an ordinary file's; one that no disk can have is none."""
+    try:
+        return path.is_file()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return False
 
 
 def expanded(path: str | Path) -> Path:

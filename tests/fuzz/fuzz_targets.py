@@ -11,8 +11,10 @@ import importlib.util
 import io
 import json
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -44,6 +46,7 @@ from fedcue.data.image_sources import FileImages
 from fedcue.data.pixels import decode_images
 from fedcue.data.readers.parquet import Parquet
 from fedcue.errors import ClientError
+from fedcue.export.push import staged
 from fedcue.model.backbone import load_backbone
 from fedcue.model.vit import Architecture, VisionTransformer
 from fedcue.plan.stand_ins import stand_in
@@ -242,6 +245,28 @@ def trained_models(folder: Path) -> Attempt:
                 model.predict(images, client=random.choice((None, 0, 1)))
         finally:
             path.write_bytes(data)
+
+    return attempt
+
+
+def published_models(folder: Path) -> Attempt:
+    """Make what a repository of the hub holds, card and all, of runs one of whose files was changed."""
+    runs = list(_runs(folder).values())
+    names = ("model.json", "summary.json", "config.toml", "clients.csv")
+    good = {run / name: (run / name).read_bytes() for run in runs for name in names}
+    number = count()
+
+    def attempt(random: Random) -> None:
+        path = random.choice(list(good))
+        change = mutated_json if path.suffix == ".json" else mutated_text
+        path.write_bytes(change(random, good[path].decode()).encode("utf-8", "surrogatepass"))
+        place = folder / f"repository-{next(number)}"
+        place.mkdir()
+        try:
+            staged(path.parent, place, clients=random.random() < 0.5)
+        finally:
+            path.write_bytes(good[path])
+            shutil.rmtree(place)
 
     return attempt
 
@@ -526,6 +551,7 @@ TARGETS: dict[str, Prepare] = {
     "config.json": backbone_configs,
     "model.safetensors": backbone_weights,
     "trained models": trained_models,
+    "published models": published_models,
     "checkpoints": checkpoints,
     "metrics.jsonl": metrics,
     "releases.jsonl": releases,

@@ -71,6 +71,9 @@ def test_a_file_of_holes_is_not_read(tmp_path: Path, size: int) -> None:
         text_of(tmp_path / "summary.json")
     with pytest.raises(RunFolderError, match="larger"):
         tensors_of(tmp_path / "summary.json")
+    (tmp_path / "manifest.csv").hardlink_to(tmp_path / "summary.json")
+    with pytest.raises(DataError, match="larger than 256 MiB.*Parquet"):
+        Manifest(root=tmp_path).read()
     assert "\n" not in last_words(tmp_path / "run")
     (tmp_path / "summary.json").rename(tmp_path / ".lock")
     assert not is_written(tmp_path)
@@ -78,8 +81,9 @@ def test_a_file_of_holes_is_not_read(tmp_path: Path, size: int) -> None:
 
 def test_the_home_of_nobody_is_not_found(tmp_path: Path) -> None:
     assert expanded("~nobody-here/x") == Path("~nobody-here/x")
-    (tmp_path / "manifest.csv").write_text("path,label\n~nobody-here/x.png,a\n")
-    with pytest.raises(DataError, match="are not there"):
-        Manifest(root=tmp_path).read()
+    for name in ("~nobody-here/x.png", "x" * 5000, "\0.png"):
+        (tmp_path / "manifest.csv").write_text(f"path,label\n{name},a\n")
+        with pytest.raises(DataError, match="are not there"):
+            Manifest(root=tmp_path).read()
     with pytest.raises((ConfigError, DataError), match="root"):
         Manifest(root=Path("~nobody-here")).read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from fedcue.data.readers.image_folder import TEST_NAMES, TRAIN_NAMES
 from fedcue.data.readers.parquet import read_columns
 from fedcue.data.readers.root import closed
 from fedcue.errors import DataError, shown
-from fedcue.foreign import expanded
+from fedcue.foreign import expanded, is_there, text_of
 
 NAMES = ("manifest.csv", "manifest.parquet")
 COLUMNS = ("path", "label", "client", "domain", "split")
@@ -30,7 +31,7 @@ class Manifest(DataOptions):
         """Read the list; paths are relative to the folder it lies in."""
         file = find_manifest(self.root)
         items = [_item(file, number, row) for number, row in enumerate(_rows(file), start=1)]
-        missing = [item.path for item in items if not item.path.is_file()]
+        missing = [item.path for item in items if not is_there(item.path)]
         if missing:
             raise DataError(
                 f"{len(missing):,} of {len(items):,} images of {file} are not there (the first is "
@@ -56,16 +57,17 @@ def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
         yield from read_columns(file, ("path", "label"), COLUMNS).to_pylist()
         return
     try:
-        with file.open(newline="", encoding="utf-8-sig") as opened:
-            reader = csv.DictReader(opened)
-            if not {"path", "label"} <= set(reader.fieldnames or ()):
-                found = ", ".join((reader.fieldnames or ["nothing"])[:8])
-                raise DataError(f"{file} must begin with path,label[,client,domain,split]; it has {found}.")
-            yield from reader
+        reader = csv.DictReader(io.StringIO(text_of(file).removeprefix("\ufeff"), newline=""))
+        if not {"path", "label"} <= set(reader.fieldnames or ()):
+            found = ", ".join((reader.fieldnames or ["nothing"])[:8])
+            raise DataError(f"{file} must begin with path,label[,client,domain,split]; it has {found}.")
+        yield from reader
     except PermissionError as error:
         raise closed(file) from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{file} is no list in UTF-8 ({error}). Save it as CSV in UTF-8.") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read ({error}). Save a long list as Parquet.") from error
 
 
 def _item(file: Path, number: int, row: Mapping[str, Any]) -> Item:
