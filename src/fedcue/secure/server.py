@@ -48,7 +48,10 @@ class Server:
         """Return the server that was written down, to go on in the same session."""
         state = saved.read(ServerState, text)
         if state.session != session.digest or len(state.total) != 8 * session.words:
-            raise SecureSumError(f"The server's state is of another session than {session.label}.")
+            raise SecureSumError(
+                f"The server's state is of another session than {session.label}. Put the run's own file back, or "
+                "start a new run."
+            )
         server = cls(session)
         server._state = state
         server._total = np.frombuffer(state.total, "<u8").astype(np.uint64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from fedcue.data.dataset import Dataset
 from fedcue.data.readers import folders
 from fedcue.data.readers.folders import Item, find_file
 from fedcue.errors import DataError
+from fedcue.foreign import text_of
 
 TRAIN_LIST, TEST_LIST = "federated_train_user_120k.csv", "test.csv"
 
@@ -41,10 +43,12 @@ def _listed(file: Path, paths: Mapping[str, Path], root: Path, is_test: bool) ->
             f"{file.parent} has no {file.name}. Unpack inaturalist-user-120k.zip there, or give "
             "data.split=own to test on a part of each user's training images."
         )
-    with file.open(newline="") as opened:
-        rows = list(csv.DictReader(opened))
+    try:
+        rows = list(csv.DictReader(io.StringIO(text_of(file), newline="")))
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"{file} cannot be read ({error}). Unpack it again.") from error
     wanted = {"image_id", "class"} if is_test else {"user_id", "image_id", "class"}
-    if not rows or not wanted <= set(rows[0]):
+    if not rows or not all(row.get(column) for row in rows for column in wanted):
         raise DataError(f"{file} must have a line per image with the columns {', '.join(sorted(wanted))}.")
     missing = [row["image_id"] for row in rows if row["image_id"] not in paths]
     if missing:

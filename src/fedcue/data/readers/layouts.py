@@ -18,7 +18,8 @@ from fedcue.data.readers import folders, inaturalist
 from fedcue.data.readers.columns import Columns
 from fedcue.data.readers.folders import Item, find_file
 from fedcue.data.readers.parquet import find_splits, read_parquet
-from fedcue.errors import DataError
+from fedcue.errors import DataError, shown
+from fedcue.foreign import text_of
 
 
 class Layout(NamedTuple):
@@ -98,15 +99,24 @@ def _class_names(file: Path, number: int) -> tuple[str, ...]:
     """Read one class name per line; without the file the classes are called by their numbers."""
     if not file.is_file():
         return tuple(str(label) for label in range(number))
-    return tuple(line.strip() for line in file.read_text().splitlines() if line.strip())
+    return tuple(line.strip() for line in _lines(file) if line.strip())
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return text_of(file).splitlines()
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read ({error}). Fetch it again.") from error
 
 
 def _read_tiny_imagenet(root: Path, description: Description) -> Dataset:
     """Read ``train/WNID/images/*.JPEG`` and the validation images listed in ``val/val_annotations.txt``."""
     classes = [path.name for path in folders.folders(root / "train")]
     items = [Item(path, name) for name in classes for path in folders.images(root / "train" / name)]
-    for line in (root / "val" / "val_annotations.txt").read_text().splitlines():
-        file, name, *_ = line.split("\t")
+    for line in _lines(listed := root / "val" / "val_annotations.txt"):
+        file, name, *_ = (*line.split("\t"), "")
+        if not name:
+            raise DataError(f"{listed} has a line without file and class: {shown(line)}. Fetch it again.")
         items.append(Item(root / "val" / "images" / file, name, is_test=True))
     return folders.build(description.name, items, classes=classes)
 
@@ -123,7 +133,7 @@ def _read_domain_lists(root: Path, description: Description) -> Dataset:
             file = root / f"{domain}_{split}.txt"
             if not file.is_file():
                 raise DataError(f"{root} has no {file.name}. Fetch the train and test lists of every domain.")
-            for line in file.read_text().splitlines():
+            for line in _lines(file):
                 path = Path(line.rsplit(" ", 1)[0])
                 items.append(Item(root / path, path.parent.name, split == "test", domain))
     return folders.build(description.name, items, domains=description.domains)

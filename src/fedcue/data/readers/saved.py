@@ -19,6 +19,7 @@ from fedcue.data.readers.columns import TableOptions, require, tabled
 from fedcue.data.readers.parquet import TEST_SPLITS
 from fedcue.data.readers.root import existing_folder
 from fedcue.errors import DataError, unknown
+from fedcue.foreign import text_of
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
 
@@ -108,7 +109,7 @@ def _table(folder: Path) -> pa.Table:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(text_of(file))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"Cannot read {file} ({str(error)[:200]}). Save the dataset again.") from error
     return found if isinstance(found, dict) else {}

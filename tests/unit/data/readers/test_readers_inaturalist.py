@@ -70,3 +70,13 @@ def test_missing_images_and_columns_are_named(root: Path) -> None:
     file.write_text("user,image\nann,elsewhere\n")
     with pytest.raises(DataError, match="columns class, image_id, user_id"):
         INaturalist(root=root).read()
+
+
+@pytest.mark.parametrize(
+    "text", [b"\xff\xfe", b"user_id,image_id,class\n1,2\n", b"user_id,image_id,class\n1,,3\n"]
+)
+def test_a_damaged_list_is_refused(root: Path, text: bytes) -> None:
+    file = root / "inaturalist-user-120k" / "federated_train_user_120k.csv"
+    file.write_bytes(text)
+    with pytest.raises(DataError, match=r"120k\.csv (cannot be read|must have a line per image)"):
+        INaturalist(root=root).read()

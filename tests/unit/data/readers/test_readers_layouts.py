@@ -82,6 +82,15 @@ def test_the_folders_of_tiny_imagenet(tmp_path: Path) -> None:
     assert decode(dataset.images, 2, 6).shape == (3, 6, 6)
 
 
+@pytest.mark.parametrize("listed", [b"val_0.png n02\n", b"\xff\xfe", b"\n"])
+def test_a_damaged_list_of_tiny_imagenet_is_refused(tmp_path: Path, listed: bytes) -> None:
+    save_picture(tmp_path / "train" / "n02" / "images" / "n02_0.png", 1)
+    (tmp_path / "val").mkdir()
+    (tmp_path / "val" / "val_annotations.txt").write_bytes(listed)
+    with pytest.raises(DataError, match=r"val_annotations\.txt .*Fetch it again"):
+        TinyImageNet(root=tmp_path).read()
+
+
 def test_the_lists_of_domainnet(tmp_path: Path) -> None:
     number = 0
     for domain in CATALOGUE["domainnet"].domains:
