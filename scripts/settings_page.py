@@ -9,7 +9,8 @@ from fedcue.config.recipes import NAMED
 from fedcue.config.scope import FREE_AT_RESUME, scope_of
 from fedcue.config.sections import CommonSettings
 from fedcue.config.words import typed
-from fedcue.registry import Options, Registry
+from fedcue.options import Options
+from fedcue.registry import Registry
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 START = """\

@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "fedcue"
 ORDER = [
-    "errors", "rng", "registry", "types", "machine", "foreign", "data", "model", "train", "secure", "aggregate", "privacy",
+    "errors", "rng", "options", "registry", "types", "machine", "foreign", "data", "model", "train", "secure", "aggregate", "privacy",
     "methods", "config", "clients", "evaluate", "record", "rounds", "after", "plan", "grid", "report", "export",
     "flower", "cli",
 ]  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,7 +15,8 @@ if TYPE_CHECKING:
     from fedcue.rounds.loop import run
     from fedcue.rounds.result import Result
 
-__version__ = version("fedcue")
+    __version__: str
+
 __all__ = [
     "FedcueError",
     "Method",
@@ -44,6 +44,8 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: ``import fedcue`` is fast."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("fedcue")
     if name not in _HOME:
         raise AttributeError(f"module 'fedcue' has no attribute {name!r}")
     module, attribute = _HOME[name]

@@ -5,30 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Collection, Mapping
 from importlib.metadata import entry_points
-from typing import Any
-
-from pydantic import BaseModel, ConfigDict, model_validator
+from typing import TYPE_CHECKING, Any
 
 from fedcue.errors import ConfigError, printable, shown, unknown
 
-
-class Options(BaseModel):
-    """Base of everything that can be configured: frozen, typed, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _ordinary_numbers(cls, values: Any) -> Any:
-        """Refuse integers that fit nowhere: arrays, files and random streams take 64 bits."""
-        for key, value in values.items() if isinstance(values, Mapping) else ():
-            for number in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(number, int) and not -LIMIT <= number < LIMIT:
-                    raise ValueError(f"{shown(key)} must be a number of at most 64 bits")
-        return values
-
-
-LIMIT = 2**63
+if TYPE_CHECKING:
+    from fedcue.options import Options
 
 
 class Registry:
@@ -52,7 +34,7 @@ class Registry:
 
         With ``trusted``, an import path must be one of these; without, it is the user's own.
         """
-        path = self.builtin.get(name) or self._installed(name) or (name if ":" in name else None)
+        path = self.path(name)
         if path is None:
             raise ConfigError(unknown(self.kind, name, self.names()))
         if path == name and trusted is not None and name not in trusted:
@@ -61,6 +43,10 @@ class Registry:
                 f"is imported. If you trust that code, give --trust {printable(name)[:200]}."
             )
         return self._load(name, path)
+
+    def path(self, name: str) -> str | None:
+        """Return where the part called ``name`` is, ``package.module:Class``; nothing is imported."""
+        return self.builtin.get(name) or self._installed(name) or (name if ":" in name else None)
 
     def name_of(self, part: type[Options]) -> str:
         """Return the name under which ``part`` was asked for or can be asked for again."""

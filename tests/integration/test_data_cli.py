@@ -146,7 +146,7 @@ def test_real_clients_are_not_dealt_out_again_by_a_recipe(clients: Path, kind: s
     assert found["clients"] == 2
     assert "own clients" in found["title"]
     assert "own 2 clients are kept; partition=pathological is not used" in found["notes"][0]
-    assert found["notes"][1].startswith("1 client (east) is left out: fewer than 1 test images")
+    assert found["notes"][1].startswith("1 client (east) is left out: no test image")
     named = ["partition=iid", "partition.clients=4"]
     assert json.loads(fedcue("partition", *settings, *named, "--json").stdout)["clients"] == 4
 
@@ -177,9 +177,12 @@ def test_show_tells_how_one_s_own_images_are_read(name: str) -> None:
 def test_check_reads_a_list(pictures: Path) -> None:
     (pictures / "manifest.csv").write_text(
         "path,label,split\ntrain/cat/0.png,cat,\ntest/cat/0.png,cat,test\n"
+        "train/dog/0.png,dog,\ntest/dog/0.png,dog,test\n"
     )
     for path in (pictures, pictures / "manifest.csv"):
-        assert "1 training and 1 test image, 1 class; 0 problems" in fedcue("data", "check", str(path)).output
+        assert (
+            "2 training and 2 test images, 2 classes; 0 problems" in fedcue("data", "check", str(path)).output
+        )
 
 
 def test_check_does_not_wait_for_a_pipe(pictures: Path) -> None:

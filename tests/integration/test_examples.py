@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -45,3 +48,24 @@ def test_the_propositions_hold_in_their_figure(tmp_path: Path) -> None:
     assert found["3: last 100, decaying rate"] < found["3: last 100, constant rate"] / 4
     assert found["3: last 100, decaying rate"] < found["3: first gradient"] / 10
     assert "squared norm" in (tmp_path / "propositions.svg").read_text()
+
+
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert len(cells) > 3
+    assert not any(cell["outputs"] for cell in cells), "notebooks are kept without outputs"
+    program = tmp_path / "notebook.py"
+    program.write_text("\n\n".join("".join(cell["source"]) for cell in cells))
+    command = [sys.executable, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_examples_are_numbered_without_gaps() -> None:
+    numbers = sorted(int(path.name[:2]) for path in (ROOT / "examples").glob("[0-9]*"))
+    assert numbers == list(range(len(numbers)))

@@ -76,3 +76,12 @@ def test_a_backbone_that_cannot_be_fetched_is_told_of_before_the_images_are_read
     assert isinstance(done.exception, BackboneError)
     assert "give backbone=FOLDER; the embedded backbone needs no network" in str(done.exception)
     assert "checked" not in done.output
+
+
+def test_images_of_one_class_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    for copy in range(20):
+        save_picture(tmp_path / "pictures" / "cat" / f"{copy}.png", copy)
+    done = fedcue("run", "own", f"data.root={tmp_path / 'pictures'}", *QUICK, "--out", str(tmp_path / "run"))
+    assert isinstance(done.exception, DataError)
+    assert "nothing to tell apart" in str(done.exception)
+    assert not (tmp_path / "run").exists()

@@ -16,7 +16,8 @@ from support import FACTS
 
 from fedcue.config.sections import CommonSettings
 from fedcue.methods.base import Method
-from fedcue.registry import AGGREGATES, METHODS, PARTITIONS, PRIVACY, Options
+from fedcue.options import Options
+from fedcue.registry import AGGREGATES, METHODS, PARTITIONS, PRIVACY
 
 SIGNS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}
 

@@ -18,7 +18,7 @@ from pydantic import Field, PositiveFloat
 from fedcue.aggregate.agreement import agreement, bounded, by_row, changed, krum, nearest, statistics
 from fedcue.aggregate.mean import Adding, PlainAdding, Summing, Sums, Weighting, sum_updates
 from fedcue.errors import ConfigError
-from fedcue.registry import Options
+from fedcue.options import Options
 from fedcue.types import Tensors, TensorTable, Update
 
 

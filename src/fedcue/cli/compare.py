@@ -31,7 +31,7 @@ Methods = Annotated[
     str | None,
     typer.Option(
         "--methods",
-        help="'all' (the paper's), names: pep,fedvpt, or 'none': variants only.",
+        help="Names: pep,fedvpt, 'paper' (its eight), 'all' there are, or 'none': variants only.",
         show_default="the recipe's",
     ),
 ]

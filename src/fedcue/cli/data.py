@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from fedcue.data.catalogue import Description
     from fedcue.data.options import DataOptions
 
+SHOWN = 10
+"""Findings of a kind that are printed."""
+
 app = typer.Typer(no_args_is_help=True, help="List, describe, download and check datasets.")
 Name = Annotated[
     str,
@@ -172,10 +175,11 @@ def check(
     else:
         clients = f", {many(report.clients, 'client')}" if report.clients else ""
         console = Console(soft_wrap=True)
-        for finding in report.findings:
-            console.print(
-                escape(printable(f"{finding.kind}: {finding.where}: {finding.why}")), highlight=False
-            )
+        for kind, found, more in report.first_of_each_kind(SHOWN):
+            for finding in found:
+                console.print(escape(printable(f"{kind}: {finding.where}: {finding.why}")), highlight=False)
+            if more:
+                console.print(f"{kind}: {more:,} more (--json lists all)", highlight=False)
         console.print(
             f"{report.name}: {report.train:,} training and {many(report.test, 'test image')}, "
             f"{many(report.classes, 'class', 'classes')}{clients}; {many(len(report.findings), 'problem')}",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -85,8 +84,7 @@ def line(console: Console, text: str) -> None:
 
 def summary(registry: Registry, name: str) -> str:
     """Return the first line of a part's docstring, read from its source: nothing is imported."""
-    installed = {point.name: point.value for point in entry_points(group=registry.group)}
-    module, _, attribute = {**installed, **registry.builtin}.get(name, name).partition(":")
+    module, _, attribute = (registry.path(name) or name).partition(":")
     source = _source(module)
     for node in ast.parse(source.read_bytes()).body if source else ():
         if isinstance(node, ast.ClassDef) and node.name == attribute:

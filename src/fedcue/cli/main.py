@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedcue import __version__
 from fedcue.cli import (
     bench,
     compare,
@@ -67,6 +66,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def _version(asked: bool) -> None:
     if asked:
+        from fedcue import __version__
+
         typer.echo(f"fedcue {__version__}")
         raise typer.Exit
 

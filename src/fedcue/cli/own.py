@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from fedcue.config.settings import RunConfig
     from fedcue.data.check import Report
 
-SHOWN = 10
-"""Findings of the check that are told one by one."""
+SHOWN = 3
+"""Findings of a kind that are told one by one."""
 
 LONG = 3600
 """Seconds from which on a smaller backbone is recommended."""
@@ -60,16 +60,21 @@ def before(console: Console, config: RunConfig) -> None:
 
 def _tell_findings(console: Console, config: RunConfig, report: Report) -> None:
     unreadable = [one for one in report.findings if one.kind == "unreadable image"]
-    for finding in report.findings[:SHOWN]:
-        _say(console, f"{finding.kind}: {finding.where}: {finding.why}")
-    if len(report.findings) > SHOWN:
-        more = many(len(report.findings) - SHOWN, "more finding")
-        _say(console, f"... and {more}: fedcue data check lists all")
+    for kind, found, more in report.first_of_each_kind(SHOWN):
+        for finding in found:
+            _say(console, f"{kind}: {finding.where}: {finding.why}")
+        if more:
+            _say(console, f"{kind}: {more:,} more (fedcue data check says more)")
     _say(
         console,
         f"checked   {many(report.train + report.test, 'image')}, {many(report.classes, 'class', 'classes')}: "
         + (many(len(report.findings), "problem") if report.findings else "nothing is wrong"),
     )
+    if report.classes == 1:
+        raise DataError(
+            "All images are of one class: there is nothing to tell apart. Give data.root the folder that "
+            "holds a folder for each class, or say what the folders stand for with data.layout."
+        )
     if unreadable and config.data.on_bad_image == "error":
         raise DataError(
             f"{many(len(unreadable), 'image')} cannot be read. Mend or remove them, or leave them out with "
@@ -79,13 +84,15 @@ def _tell_findings(console: Console, config: RunConfig, report: Report) -> None:
 
 def after(console: Console, folder: Path, typed: Sequence[str]) -> None:
     """Show clients and classes, write the report, and say what one would type next."""
-    from fedcue.report.export import write_report
-    from fedcue.report.outcome import class_table, client_table, confusion_table
-    from fedcue.report.runs import read_run
+    with busy("reading the results"):
+        from fedcue.report.export import write_report
+        from fedcue.report.outcome import class_table, client_table, confusion_table
+        from fedcue.report.runs import read_run
 
-    run = read_run(folder)
+        run = read_run(folder)
+        tables = (client_table(run), class_table(run), confusion_table(run))
     console.print()
-    for table in (client_table(run), class_table(run), confusion_table(run)):
+    for table in tables:
         if table is not None:
             print_wide(console, rich_table(table))
     with busy("writing the report"):

@@ -18,7 +18,7 @@ from fedcue.errors import ConfigError, unknown
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from fedcue.registry import Options
+    from fedcue.options import Options
 
 ASIDE = ("description", "compare", "paper", "per_method", "scale")
 """Tables of a recipe that are no settings."""
@@ -68,7 +68,7 @@ def show(
 def _sections() -> dict[str, type[Options]]:
     """Return the sections that have no name to choose, such as training."""
     from fedcue.config.sections import CommonSettings
-    from fedcue.registry import Options
+    from fedcue.options import Options
 
     return {
         key: field.annotation

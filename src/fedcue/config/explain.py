@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedcue.errors import shown, unknown
-from fedcue.registry import Options
+from fedcue.options import Options
 
 MAX_PROBLEMS = 20
 """Mistakes told at once at most."""

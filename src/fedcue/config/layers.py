@@ -19,7 +19,8 @@ from fedcue.errors import ConfigError, RunFolderError, shown, unknown
 from fedcue.foreign import expanded
 from fedcue.methods.base import Method
 from fedcue.model.prompted import fast_precision
-from fedcue.registry import DATASETS, METHODS, Options
+from fedcue.options import Options
+from fedcue.registry import DATASETS, METHODS
 
 DEFAULTS = {"aggregate": "mean", "privacy": "none"}
 """Names of the sections that need not be given."""

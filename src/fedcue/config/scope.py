@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from fedcue.config.sections import CommonSettings
 from fedcue.data.options import DataOptions
-from fedcue.registry import Options
+from fedcue.options import Options
 
 Scope = Literal["result", "course", "test", "view", "weights", "machine", "seed"]
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 from pydantic.config import JsonDict
 
-from fedcue.registry import Options
+from fedcue.options import Options
 from fedcue.train.settings import Training
 
 COURSE: JsonDict = {"scope": "course"}

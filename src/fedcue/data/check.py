@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from fedcue.data.dataset import Dataset
-from fedcue.data.decode import decode
+from fedcue.data.decode import UnreadableError, decode
 from fedcue.data.options import DataOptions
-from fedcue.errors import DataError
 
-Kind = Literal["unreadable image", "empty class", "client without test images", "duplicate"]
+Kind = Literal["unreadable image", "one class", "empty class", "client without test images", "duplicate"]
+
+NOTHING_TO_TELL = "there is nothing to tell apart; give the folder that holds the folders of all classes"
+UNTESTED = "it would not be tested; data.test_share=0.2 sets a share of its images aside"
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,12 @@ class Report:
     classes: int
     clients: int
     findings: tuple[Finding, ...]
+
+    def first_of_each_kind(self, number: int) -> Iterator[tuple[str, list[Finding], int]]:
+        """Yield each kind with its first findings and how many more there are."""
+        for kind in dict.fromkeys(finding.kind for finding in self.findings):
+            found = [finding for finding in self.findings if finding.kind == kind]
+            yield kind, found[:number], max(0, len(found) - number)
 
     @property
     def clean(self) -> bool:
@@ -60,6 +68,8 @@ def check(options: DataOptions, seed: int = 0, progress: Callable[[int, int], No
 def _gaps(dataset: Dataset) -> list[Finding]:
     """Find the classes and clients that lack training or test images."""
     findings = []
+    if len(dataset.classes) == 1:
+        findings.append(Finding("one class", dataset.classes[0], NOTHING_TO_TELL))
     for part, indices in (("training", dataset.train), ("test", dataset.test)):
         counts = np.bincount(dataset.labels[indices], minlength=len(dataset.classes))
         findings += [
@@ -69,7 +79,7 @@ def _gaps(dataset: Dataset) -> list[Finding]:
     if dataset.owners is not None:
         tested = np.isin(np.arange(len(dataset.owner_names)), dataset.owners[dataset.test])
         findings += [
-            Finding("client without test images", dataset.owner_names[owner], "it could not be evaluated")
+            Finding("client without test images", dataset.owner_names[owner], UNTESTED)
             for owner in np.flatnonzero(~tested).tolist()
         ]
     return findings
@@ -88,8 +98,8 @@ def _images(dataset: Dataset, max_pixels: int, progress: Callable[[int, int], No
             if other_is_test != is_test:
                 why = f"same content as {dataset.images.describe(other)}, one trains and the other tests"
                 findings.append(Finding("duplicate", dataset.images.describe(index), why))
-        except DataError as error:
-            findings.append(Finding("unreadable image", dataset.images.describe(index), str(error)))
+        except UnreadableError as error:
+            findings.append(Finding("unreadable image", error.where, error.reason))
         if progress is not None:
             progress(index + 1, len(dataset))
     return findings

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedcue.data.dataset import ImageSource
 from fedcue.errors import DataError
@@ -46,6 +46,8 @@ def decode(
                 square = upright_rgb(image).resize((size, size), Image.Resampling.BICUBIC)
                 return np.array(square).transpose(2, 0, 1)
         reason = f"{width} x {height} pixels are more than data.max_pixels={max_pixels}"
+    except UnidentifiedImageError:
+        reason = f"it is no {', '.join(FORMATS)} image"
     except Exception as error:  # decoders of foreign bytes fail in many ways; all mean: unreadable
         reason = f"{type(error).__name__}: {error}"[:300]
     raise UnreadableError(images.describe(index), reason)

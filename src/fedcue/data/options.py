@@ -16,7 +16,7 @@ from fedcue.data.dataset import Dataset, Indices
 from fedcue.data.decode import PILLOW_LIMIT
 from fedcue.data.notes import tell
 from fedcue.foreign import expanded
-from fedcue.registry import Options
+from fedcue.options import Options
 from fedcue.rng import rng
 
 TEST_SHARE = 0.2

@@ -29,8 +29,8 @@ from fedcue.flower.sums import SumStore
 from fedcue.flower.terms import Terms
 from fedcue.machine import one_thread
 from fedcue.model.shapes import shape_of
+from fedcue.options import Options
 from fedcue.record.folder import RunFolder
-from fedcue.registry import Options
 from fedcue.rounds.loop import Run
 from fedcue.rounds.observers import TRAINING, Observer, Several
 from fedcue.rounds.result import Result

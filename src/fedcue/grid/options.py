@@ -13,7 +13,8 @@ from fedcue.config.recipes import read_recipe
 from fedcue.config.toml_text import parse_toml
 from fedcue.errors import ConfigError
 from fedcue.grid.cells import ALL, Values, Variants
-from fedcue.registry import METHODS, PAPER_METHODS, Options
+from fedcue.options import Options
+from fedcue.registry import METHODS, PAPER_METHODS
 
 BETWEEN_SETTINGS = re.compile(r"\s+(?=[\w.]+=)")
 """What separates ``key=value`` from the next one; a value may hold spaces."""

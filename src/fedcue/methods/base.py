@@ -18,7 +18,7 @@ from fedcue.errors import ConfigError
 from fedcue.methods.client import Client
 from fedcue.methods.tensors import linear_head
 from fedcue.model.prompted import Prompter, no_prompts
-from fedcue.registry import Options
+from fedcue.options import Options
 from fedcue.train.batches import Batch
 from fedcue.train.sgd import Loss
 from fedcue.types import ServerState, Sizes, Tensors, TensorSpec, TensorTable, Update

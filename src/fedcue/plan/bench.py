@@ -29,8 +29,8 @@ from fedcue.model.frozen_cache import FrozenCache
 from fedcue.model.prompted import Precision, PromptedViT
 from fedcue.model.shapes import shape_of
 from fedcue.model.vit import Architecture, VisionTransformer
+from fedcue.options import Options
 from fedcue.record.folder import environment
-from fedcue.registry import Options
 from fedcue.rng import torch_rng
 from fedcue.train.batches import Samples
 from fedcue.train.settings import Training

@@ -15,10 +15,10 @@ from pydantic import Field
 from fedcue.aggregate.class_means import CentroidSums
 from fedcue.aggregate.mean import Adding
 from fedcue.errors import ConfigError
+from fedcue.options import Options
 from fedcue.privacy.class_sums import PaperSums
 from fedcue.privacy.shares import Shares
 from fedcue.privacy.stream import NoiseStream
-from fedcue.registry import Options
 from fedcue.types import Tensors, TensorSpec, TensorTable, Update
 
 Streams = Callable[[], NoiseStream]

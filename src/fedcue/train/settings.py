@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedcue.registry import Options
+from fedcue.options import Options
 
 
 class Training(Options):

@@ -8,7 +8,7 @@ import pytest
 
 from fedcue.config.recipes import NAMED
 from fedcue.config.sections import CommonSettings
-from fedcue.registry import Options
+from fedcue.options import Options
 
 
 def parts() -> Iterator[tuple[str, type[Options]]]:

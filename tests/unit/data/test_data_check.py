@@ -37,13 +37,37 @@ def test_clients_without_test_images_are_listed(tmp_path: Path) -> None:
     save_picture(tmp_path / "north" / "train" / "owl" / "1.png", 1)
     save_picture(tmp_path / "north" / "test" / "owl" / "2.png", 2)
     save_picture(tmp_path / "south" / "train" / "owl" / "3.png", 3)
+    save_picture(tmp_path / "north" / "train" / "elk" / "4.png", 4)
+    save_picture(tmp_path / "north" / "test" / "elk" / "5.png", 5)
     report = check(FederatedFolder(root=tmp_path))
     assert [(finding.kind, finding.where) for finding in report.findings] == [
         ("client without test images", "south")
     ]
+    assert "data.test_share" in report.findings[0].why
     assert report.clients == 2
 
 
 def test_a_clean_dataset_is_clean() -> None:
     report = check(Digits(train_per_class=5, test_per_class=2))
     assert report.clean
+
+
+def test_one_class_is_found_wanting_and_long_lists_are_cut_kind_by_kind(tmp_path: Path) -> None:
+    for number in range(5):
+        save_picture(tmp_path / f"user{number}" / "train" / "owl" / "1.png", number)
+    report = check(FederatedFolder(root=tmp_path))
+    shown = {kind: (len(found), more) for kind, found, more in report.first_of_each_kind(3)}
+    assert shown == {
+        "one class": (1, 0),
+        "empty class": (1, 0),
+        "client without test images": (3, 2),
+    }
+
+
+def test_why_an_image_cannot_be_read_does_not_repeat_where_it_is(tmp_path: Path) -> None:
+    save_picture(tmp_path / "owl" / "1.png", 1)
+    broken = tmp_path / "owl" / "broken.png"
+    broken.write_bytes(b"broken")
+    (finding,) = (one for one in check(Folder(root=tmp_path)).findings if one.kind == "unreadable image")
+    assert finding.where == str(broken)
+    assert finding.why == "it is no BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP image"

@@ -20,7 +20,7 @@ from fedcue.data.dataset import Dataset, Indices
 from fedcue.data.partition.left_out import NOTHING, LeftOut, counted
 from fedcue.data.partition.shares import Counts, check_result, check_supply
 from fedcue.errors import many
-from fedcue.registry import Options
+from fedcue.options import Options
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,12 +27,12 @@ class LeftOut:
         notes = []
         if self.few_training:
             notes.append(
-                f"{counted(self.few_training)} left out: fewer than {self.min_train} training images "
+                f"{counted(self.few_training)} left out: {_fewer(self.min_train, 'training')} "
                 "(partition.min_train)."
             )
         if self.few_test:
             notes.append(
-                f"{counted(self.few_test)} left out: fewer than {self.min_test} test images. "
+                f"{counted(self.few_test)} left out: {_fewer(self.min_test, 'test')}. "
                 "Give partition=natural partition.untested=train to let them train, or data.test_share=0.2 "
                 "to test them on a part of their training images."
             )
@@ -42,6 +42,11 @@ class LeftOut:
 
 
 NOTHING = LeftOut()
+
+
+def _fewer(least: int, kind: str) -> str:
+    """Say how many images are missing: ``no test image``, ``fewer than 16 training images``."""
+    return f"no {kind} image" if least == 1 else f"fewer than {least} {kind} images"
 
 
 def counted(names: Sequence[str], verb: tuple[str, str] = ("is", "are")) -> str:

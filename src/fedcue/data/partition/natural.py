@@ -13,7 +13,7 @@ from fedcue.data.dataset import Dataset, Indices
 from fedcue.data.partition.base import Partition, PartitionOptions, assemble
 from fedcue.data.partition.left_out import LeftOut
 from fedcue.data.partition.shares import share_test
-from fedcue.errors import PartitionError
+from fedcue.errors import PartitionError, many
 
 Parts = Sequence[Indices]
 
@@ -53,9 +53,11 @@ class Natural(PartitionOptions):
         wanted = 1 if self.clients is None else self.clients
         if len(chosen) < wanted:
             raise PartitionError(
-                f"{len(chosen)} of {number} owners have at least {self.min_train} training and "
-                f"{self.min_test} test images, {wanted} are needed. Lower partition.min_train, "
-                "partition.min_test or partition.clients, or give partition.untested=train."
+                f"{len(chosen):,} of {many(number, 'client')} of the data have at least "
+                f"{many(self.min_train, 'training image')} and {many(self.min_test, 'test image')}; "
+                f"{wanted:,} must have. Set test images aside with data.test_share=0.2, lower "
+                "partition.min_train, partition.min_test or partition.clients, or let clients train without "
+                "being tested with partition.untested=train."
             )
         if self.clients is not None:
             chosen = sorted(generator.choice(chosen, self.clients, replace=False).tolist())

@@ -19,6 +19,9 @@ from fedcue.errors import DataError, many
 TRAIN_NAMES = ("train", "training")
 TEST_NAMES = ("test", "val", "valid", "validation")
 
+LISTS = ("manifest.csv", "manifest.parquet")
+"""Lists of images that the dataset ``manifest`` reads."""
+
 LayoutName = Literal["classes", "splits", "domains", "clients"]
 
 
@@ -150,7 +153,11 @@ def _told(dataset: Dataset, root: Path, layout: LayoutName) -> str:
         )
         if names
     ]
-    return f"{root} is read as {LAYOUTS[layout].looks_like}: {', '.join(counts)}. {_others(layout)}"
+    lists = [
+        f" Its {name} is left aside: data=manifest reads it." for name in LISTS if (root / name).is_file()
+    ]
+    said = f"{root} is read as {LAYOUTS[layout].looks_like}: {', '.join(counts)}."
+    return f"{said}{''.join(lists)} {_others(layout)}"
 
 
 def _others(layout: str) -> str:

@@ -11,13 +11,12 @@ from typing import Any, ClassVar
 from fedcue.data.dataset import Dataset
 from fedcue.data.options import DataOptions
 from fedcue.data.readers.folders import Item, build
-from fedcue.data.readers.image_folder import TEST_NAMES, TRAIN_NAMES
+from fedcue.data.readers.image_folder import LISTS, TEST_NAMES, TRAIN_NAMES
 from fedcue.data.readers.parquet import read_columns
 from fedcue.data.readers.root import closed
 from fedcue.errors import DataError, shown
 from fedcue.foreign import expanded, is_there, text_of
 
-NAMES = ("manifest.csv", "manifest.parquet")
 COLUMNS = ("path", "label", "client", "domain", "split")
 SPLITS = {**dict.fromkeys(("", *TRAIN_NAMES), False), **dict.fromkeys(TEST_NAMES, True)}
 
@@ -45,10 +44,10 @@ def find_manifest(root: Path | None) -> Path:
     if root is None:
         raise DataError("data.root is missing: give the list of your images, data.root=manifest.csv.")
     path = expanded(root)
-    places = [path / name for name in NAMES] if path.is_dir() else [path]
+    places = [path / name for name in LISTS] if path.is_dir() else [path]
     found = next((place for place in places if place.is_file()), None)
     if found is None or found.suffix.lower() not in (".csv", ".parquet"):
-        raise DataError(f"data.root={root} is neither a list (.csv, .parquet) nor a folder with {NAMES[0]}.")
+        raise DataError(f"data.root={root} is neither a list (.csv, .parquet) nor a folder with {LISTS[0]}.")
     return found
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedcue.data.options import DataOptions
-from fedcue.data.readers.image_folder import FederatedFolder, Folder, recognise_layout
-from fedcue.data.readers.manifest import NAMES, Manifest
+from fedcue.data.readers.image_folder import LISTS, FederatedFolder, Folder, recognise_layout
+from fedcue.data.readers.manifest import Manifest
 from fedcue.data.readers.parquet import Parquet
 from fedcue.data.readers.root import existing_folder
 from fedcue.data.readers.saved import Saved, is_saved
@@ -18,7 +18,7 @@ def guess(root: Path) -> DataOptions:
     if root.suffix.lower() in (".csv", ".parquet") and expanded(root).is_file():
         return Manifest(root=expanded(root))
     folder = existing_folder(root)
-    if any((folder / name).is_file() for name in NAMES):
+    if any((folder / name).is_file() for name in LISTS):
         return Manifest(root=folder)
     if is_saved(folder):
         return Saved(root=folder)

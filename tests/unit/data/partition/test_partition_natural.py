@@ -115,7 +115,7 @@ def test_who_is_left_out_is_counted_and_named() -> None:
     assert partition.left_out.few_test == ("owner-1",)
     small, untested = partition.notes
     assert small.startswith("1 client (owner-2) is left out: fewer than 2 training images")
-    assert untested.startswith("1 client (owner-1) is left out: fewer than 1 test images")
+    assert untested.startswith("1 client (owner-1) is left out: no test image")
     assert "partition.untested=train" in untested
     assert "data.test_share=0.2" in untested
 
@@ -156,7 +156,9 @@ def test_shared_test_images_are_shared_anew_when_a_client_drops_out() -> None:
 def test_too_few_owners_are_counted() -> None:
     dataset = balanced(2, 10, 4)
     owned = made(dataset.labels, dataset.is_test, owners=np.arange(len(dataset)) % 2)
-    with pytest.raises(PartitionError, match="0 of 2 owners have at least 16 training and 1 test images"):
+    with pytest.raises(
+        PartitionError, match="0 of 2 clients of the data have at least 16 training images and 1 test image"
+    ):
         Natural(min_train=16).split(owned, rng(0, "partition"))
     one = Natural(clients=1).split(owned, rng(0, "partition"))
     assert one.names in (("owner-0",), ("owner-1",))

@@ -78,6 +78,7 @@ def test_domains_are_recognised_told_and_can_be_denied(
     assert dataset.domain_names == ("photo", "sketch")
     assert f"{tmp_path} is read as DOMAIN/CLASS/x.jpg: 2 classes, 2 domains." in caplog.text
     assert "data.layout=classes" in caplog.text
+    assert "manifest.csv" not in caplog.text
     caplog.clear()
     denied = Folder(root=tmp_path, layout="classes").load(0)
     assert denied.classes == ("photo", "sketch")
@@ -133,3 +134,13 @@ def test_what_cannot_be_listed_is_an_error_not_a_smaller_dataset(
     monkeypatch.setattr("os.walk", walk)
     with pytest.raises(DataError, match="owl may not be read: permission denied"):
         Folder(root=tmp_path).read()
+
+
+def test_a_list_that_lies_in_a_folder_of_images_is_not_passed_over_silently(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, label in enumerate(("dog", "cat") * 3):
+        save_picture(tmp_path / label / f"{number}.png", number)
+    (tmp_path / "manifest.csv").write_text("path,label\n")
+    Folder(root=tmp_path).load(0)
+    assert "Its manifest.csv is left aside: data=manifest reads it." in caplog.text
