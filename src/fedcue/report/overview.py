@@ -112,11 +112,13 @@ def _partition(settings: Mapping[str, Any]) -> str:
 
 def _training(settings: Mapping[str, Any]) -> str:
     given = {key.removeprefix("training."): value for key, value in settings.items()}
-    parts = {"epochs": "{} epochs", "batch_size": "batch {}", "optimiser": "{}"}
+    parts = {"batch_size": "batch {}", "optimiser": "{}"}
     words = [
         text.format(value_label(given[key])) for key, text in parts.items() if given.get(key) is not None
     ]
-    return _joined(*words, _rates(given))
+    epochs = given.get("epochs")
+    passes = None if epochs is None else f"{value_label(epochs)} {'epoch' if epochs == 1 else 'epochs'}"
+    return _joined(passes, *words, _rates(given))
 
 
 def _rates(given: Mapping[str, Any]) -> str | None:
