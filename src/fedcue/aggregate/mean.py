@@ -36,7 +36,7 @@ class Sums:
         """Add an update."""
         weight = self.count(update)
         if not update.tensors.keys().isdisjoint(self.table.each):
-            self.each.append(own_rows(update, self.table))
+            self.each.append(_own_rows(update, self.table))
         for name, tensor in update.tensors.items():
             if self.table.kinds.get(name) == "own":
                 continue
@@ -64,7 +64,7 @@ class Sums:
         return self.tensors[name].float()
 
 
-def own_rows(update: Update, table: TensorTable) -> Update:
+def _own_rows(update: Update, table: TensorTable) -> Update:
     """Return an update with the rows of the client's own classes only, and with these ``classes``.
 
     A class is its own if it counts at least one image of it.

@@ -61,7 +61,7 @@ class Roster:
         self.schedule = ClientSchedule(
             self.training_clients, config.clients_per_round, config.rounds, config.warm_start, config.seed
         )
-        check_pooled(config, self.table)
+        _check_pooled(config, self.table)
         self._check_sampling()
         summing = Summing(self.table, self.method.weighting, self.method.added)
         check_protection(self.method.name, summing, config.aggregate, config.privacy)
@@ -130,7 +130,7 @@ class Roster:
             )
 
 
-def check_pooled(config: RunConfig, table: TensorTable) -> None:
+def _check_pooled(config: RunConfig, table: TensorTable) -> None:
     """Refuse what has no meaning where one model is trained in one place."""
     if not config.pooled:
         return

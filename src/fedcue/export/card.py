@@ -42,7 +42,7 @@ def model_card(folder: Path, model: Model, client: int | None = None, file: File
     run = read_run(folder)
     description, data = json_object(folder / "model.json"), section(run.config, "data")
     backbone = backbone_of(folder, description)
-    licence = licence_of(backbone)
+    licence = _licence_of(backbone)
     return rendered(
         "card.md",
         header=_header(run, backbone, licence),
@@ -62,7 +62,7 @@ def model_card(folder: Path, model: Model, client: int | None = None, file: File
     )
 
 
-def licence_of(backbone: str) -> str | None:
+def _licence_of(backbone: str) -> str | None:
     """Return the licence that a backbone's files name, as the hub spells it; none if they name none."""
     if backbone == EMBEDDED:
         return "apache-2.0"

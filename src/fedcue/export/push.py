@@ -39,11 +39,11 @@ def push(
     if not REPOSITORY.fullmatch(repository):
         raise ConfigError(f"{repository!r} is no repository of the hub. Give user/name.")
     with tempfile.TemporaryDirectory() as folder:
-        staged(run, Path(folder), clients=clients, trusted=trusted, fetch=fetch)
+        _staged(run, Path(folder), clients=clients, trusted=trusted, fetch=fetch)
         return _upload(Path(folder), repository, private)
 
 
-def staged(
+def _staged(
     run: Path, folder: Path, *, clients: bool = False, trusted: Collection[str] = (), fetch: bool = False
 ) -> None:
     """Write into ``folder`` what a repository holds."""

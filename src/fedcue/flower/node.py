@@ -195,7 +195,7 @@ def _site_data(
 ) -> tuple[Dataset, tuple[ClientData, ...]]:
     """Return the clients of a site with images of its own, labelled as the server's class list says."""
     path = expanded(str(node["data"]))
-    dataset = relabel(_site_options(config, path).load(config.seed), terms.classes)
+    dataset = _relabel(_site_options(config, path).load(config.seed), terms.classes)
     owners = dataset.owner_names or (str(node.get("name", path.name)),)
     ids = _ids(node, terms.clients)[: len(owners)]
     if len(ids) < len(owners):
@@ -233,7 +233,7 @@ def _site_options(config: RunConfig, path: Path) -> DataOptions:
     return options.model_copy(update={**dict(config.data), **given})
 
 
-def relabel(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
+def _relabel(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
     """Return a site's dataset under the server's class list, of which it may hold a part only."""
     strange = [name for name in dataset.classes if name not in classes]
     if strange:

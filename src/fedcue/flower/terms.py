@@ -45,13 +45,13 @@ class Terms:
     ) -> Terms:
         """Return the terms as this machine sees them."""
         settings = dump(config)
-        prints = (backbone_print(config), preprocessing_print(config, shape), settings_print(settings))
+        prints = (_backbone_print(config), _preprocessing_print(config, shape), _settings_print(settings))
         return cls(run, settings, classes, clients, 1, __version__, *prints)
 
     def with_settings(self, config: RunConfig) -> Terms:
         """Return the same terms for settings of which some were still open."""
         settings = dump(config)
-        return replace(self, settings=settings, method=settings_print(settings))
+        return replace(self, settings=settings, method=_settings_print(settings))
 
     def to_json(self) -> str:
         """Return the terms as text; equal terms give equal text."""
@@ -80,7 +80,7 @@ class Terms:
             raise RefusalError("; ".join(differing))
 
 
-def backbone_print(config: RunConfig) -> str:
+def _backbone_print(config: RunConfig) -> str:
     """Return the hash of the backbone's weights and description."""
     weights, digest = locate(config.backbone.name), hashlib.sha256()
     for file in (weights, weights.parent / "config.json"):
@@ -88,12 +88,12 @@ def backbone_print(config: RunConfig) -> str:
     return digest.hexdigest()
 
 
-def preprocessing_print(config: RunConfig, shape: Architecture) -> str:
+def _preprocessing_print(config: RunConfig, shape: Architecture) -> str:
     """Return the hash of what is done to an image before the backbone sees it."""
     return _print([shape.image_size, shape.mean, shape.std, config.data.augment, config.data.max_pixels])
 
 
-def settings_print(settings: Mapping[str, Any]) -> str:
+def _settings_print(settings: Mapping[str, Any]) -> str:
     """Return the hash of every setting that all machines share."""
     everything = flat(settings)
     return _print({key: value for key, value in everything.items() if scope_of(key) not in OF_ONE_MACHINE})

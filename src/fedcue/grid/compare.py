@@ -24,7 +24,7 @@ class Asked:
     target: float
 
 
-def split_recipes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def _split_recipes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Separate the recipes, which come first, from the settings."""
     given = list(arguments)
     recipes = []
@@ -41,7 +41,7 @@ def asked_for(
     target: float | None = None,
 ) -> list[Asked]:
     """Return the grid of each recipe; what the command line does not say is in its ``[compare]`` table."""
-    recipes, overrides = split_recipes(arguments)
+    recipes, overrides = _split_recipes(arguments)
     found: list[Asked] = []
     for recipe in recipes:
         table, name = compare_table(recipe), read_recipe(recipe)[0]

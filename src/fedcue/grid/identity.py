@@ -17,7 +17,7 @@ NOT_APART = ("evaluation.every",)
 """Settings that set runs apart and not what a row says of them: how often a run is tested on its way."""
 
 
-def settings_that_matter(config: RunConfig) -> dict[str, Any]:
+def _settings_that_matter(config: RunConfig) -> dict[str, Any]:
     """Return every setting on which the result depends, by dotted key; recipe and seed are left out."""
     found = flat(dump(config))
     found["backbone.name"] = _backbone_name(found["backbone.name"])
@@ -33,8 +33,8 @@ def differences(config: RunConfig, recipe: Mapping[str, Any]) -> dict[str, str]:
 
     Those of a scale count, too: what the recipe says outside its scales is the measure.
     """
-    own = settings_that_matter(config)
-    base = settings_that_matter(resolve(recipe, {"method": own["method.name"]}, config.recipe))
+    own = _settings_that_matter(config)
+    base = _settings_that_matter(resolve(recipe, {"method": own["method.name"]}, config.recipe))
     if recipe.get("precision") == "auto":  # another machine may settle it otherwise: a row says which it was
         del base["precision"]
     unusual = flat(config.model_dump(mode="json", exclude_defaults=True, serialize_as_any=True))
@@ -53,7 +53,7 @@ def differences(config: RunConfig, recipe: Mapping[str, Any]) -> dict[str, str]:
 
 def trained_alike(config: RunConfig) -> str:
     """Return a text that is equal for runs that train the same model and differ at most in its test."""
-    own = settings_that_matter(config)
+    own = _settings_that_matter(config)
     kept = {key: value for key, value in own.items() if key not in TEST_ONLY}
     in_loss = own.get("method.logit_prior") == "train+test"
     return json.dumps([config.recipe, config.seed, in_loss, kept], sort_keys=True, default=str)
@@ -61,7 +61,7 @@ def trained_alike(config: RunConfig) -> str:
 
 def asked_at_test(config: RunConfig) -> list[str]:
     """Return the settings that matter at test only, as typed."""
-    own = settings_that_matter(config)
+    own = _settings_that_matter(config)
     return [f"{key}={typed(own[key])}" for key in TEST_ONLY if key in own]
 
 

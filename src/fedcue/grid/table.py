@@ -66,7 +66,7 @@ class Entry:
     curve: tuple[Row, ...] = ()
 
 
-def is_setting(column: str) -> bool:
+def _is_setting(column: str) -> bool:
     """Say whether a column holds a setting."""
     known = {*KEYS, *ACCURACIES, *COSTS, *ORIGIN, *CLIENTS}
     return column not in known and not column.startswith((CONTROL, DOMAIN))
@@ -74,7 +74,7 @@ def is_setting(column: str) -> bool:
 
 def settings_of(row: Row) -> dict[str, str]:
     """Return the settings in which a row differs from its recipe."""
-    return {column: value for column, value in row.items() if value and is_setting(column)}
+    return {column: value for column, value in row.items() if value and _is_setting(column)}
 
 
 def identity_of(row: Row) -> Identity:
@@ -118,13 +118,13 @@ class RunTable:
                 curves[name] = [{**point, "run": name} for point in entry.curve]
             points = [point for name in curves for point in curves[name]]
             _write(self.curves_path, points, CURVE)
-            _write(self.path, rows, columns_of(rows))
+            _write(self.path, rows, _columns_of(rows))
 
 
-def columns_of(rows: Sequence[Row]) -> list[str]:
+def _columns_of(rows: Sequence[Row]) -> list[str]:
     """Return the columns of rows in the order of the file; those in which all are empty are left out."""
     used = {column for row in rows for column, value in row.items() if value}
-    settings = sorted(column for column in used if is_setting(column))
+    settings = sorted(column for column in used if _is_setting(column))
     control = [CONTROL + name for name in ACCURACIES]
     domains = sorted(column for column in used if column.removeprefix(CONTROL).startswith(DOMAIN))
     ordered = [*KEYS, *settings, *ACCURACIES, *control, *domains, *COSTS, *ORIGIN, *CLIENTS]

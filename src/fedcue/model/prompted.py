@@ -88,7 +88,7 @@ class PromptedViT:
         self.precision = precision
         self.architecture = backbone.architecture
         self.depth = backbone.architecture.depth
-        self.feature_scale = 1.0 if feature_norm is None else feature_norm / usual_length(backbone)
+        self.feature_scale = 1.0 if feature_norm is None else feature_norm / _usual_length(backbone)
 
     @property
     def device(self) -> torch.device:
@@ -159,7 +159,7 @@ class PromptedViT:
         return x
 
 
-def usual_length(backbone: VisionTransformer) -> float:
+def _usual_length(backbone: VisionTransformer) -> float:
     """Return about how long final features are, without any data: as the final LayerNorm's weight is."""
     return float(torch.linalg.vector_norm(backbone.norm.weight))
 

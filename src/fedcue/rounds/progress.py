@@ -40,7 +40,7 @@ def size(number: float) -> str:
     return f"{number:.3g} GB"
 
 
-def sparkline(values: Sequence[float], width: int = 16) -> str:
+def _sparkline(values: Sequence[float], width: int = 16) -> str:
     """Draw the last values (0 to 1) as a row of bars."""
     return "".join(_BARS[min(7, int(value * 8))] for value in values[-width:])
 
@@ -92,23 +92,23 @@ class News:
         self.bytes += record["upload_bytes"] + record["download_bytes"]
         if record.get("mean_accuracy") is not None:
             self.accuracies.append(record["mean_accuracy"])
-        parts = [loss_text(record), size(self.bytes), clients_text(record), *places_text(record)]
+        parts = [loss_text(record), size(self.bytes), _clients_text(record), *_places_text(record)]
         if self.accuracies:
             parts.insert(
-                0, f"accuracy {self.accuracies[-1]:.1%} {sparkline(self.accuracies, min(16, room // 4))}"
+                0, f"accuracy {self.accuracies[-1]:.1%} {_sparkline(self.accuracies, min(16, room // 4))}"
             )
         while len(parts) > 1 and len("  ".join(parts)) > room:
             parts.pop()
         return "  ".join(parts)
 
 
-def clients_text(record: Mapping[str, Any]) -> str:
+def _clients_text(record: Mapping[str, Any]) -> str:
     """Return how many clients a round asked, and how many of them failed."""
     asked, failed = len(record["clients"]), len(record.get("failures", ()))
     return many(asked, "client") + f" ({failed} failed)" * bool(failed)
 
 
-def places_text(record: Mapping[str, Any]) -> list[str]:
+def _places_text(record: Mapping[str, Any]) -> list[str]:
     """Return what a cluster amounts to in a round, where there is one: nodes, workers, visits a second."""
     if "nodes" not in record:
         return []
@@ -202,7 +202,7 @@ class RunProgress(LiveDisplay):
             if accuracy is not None:
                 scores = f"  accuracy {accuracy:6.1%}  worst {record['worst_accuracy']:6.1%}"
             self.console.print(
-                f"round {record['round']:4d}  {clients_text(record)}  {loss_text(record)}{scores}  "
-                + "  ".join([size(self.news.bytes), *places_text(record), f"{record['seconds']:.1f} s"]),
+                f"round {record['round']:4d}  {_clients_text(record)}  {loss_text(record)}{scores}  "
+                + "  ".join([size(self.news.bytes), *_places_text(record), f"{record['seconds']:.1f} s"]),
                 highlight=False,
             )

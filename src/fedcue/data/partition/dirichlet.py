@@ -35,11 +35,11 @@ class Dirichlet(LabelSkew):
     def counts(self, train: Indices, test: Indices, generator: np.random.Generator) -> Counts:
         """Draw the proportions and turn them into counts."""
         if self.flavour == "equal":
-            return equal_sizes(train, test, self.clients, self.alpha, generator)
+            return _equal_sizes(train, test, self.clients, self.alpha, generator)
         return by_class(train, test, self.clients, self.alpha, self.min_train, generator)
 
 
-def equal_sizes(
+def _equal_sizes(
     train: Integers, test: Integers, clients: int, alpha: float, generator: np.random.Generator
 ) -> Counts:
     """Fill clients of equal size, each from its own class proportions q ~ Dir(alpha), as FedDyn does."""

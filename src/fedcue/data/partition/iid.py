@@ -19,10 +19,10 @@ class IID(LabelSkew):
 
     def counts(self, train: Indices, test: Indices, generator: np.random.Generator) -> Counts:
         """Deal the shuffled training images in turn; the test images follow the training counts."""
-        return deal_in_turn(train, test, self.clients, generator)
+        return _deal_in_turn(train, test, self.clients, generator)
 
 
-def deal_in_turn(train: Integers, test: Integers, clients: int, generator: np.random.Generator) -> Counts:
+def _deal_in_turn(train: Integers, test: Integers, clients: int, generator: np.random.Generator) -> Counts:
     """Deal the shuffled training images in turn, so that client sizes differ by at most one."""
     labels = generator.permutation(np.repeat(np.arange(len(train)), train))
     client = np.arange(len(labels)) % clients

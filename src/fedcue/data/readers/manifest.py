@@ -28,7 +28,7 @@ class Manifest(DataOptions):
 
     def read(self) -> Dataset:
         """Read the list; paths are relative to the folder it lies in."""
-        file = find_manifest(self.root)
+        file = _find_manifest(self.root)
         items = [_item(file, number, row) for number, row in enumerate(_rows(file), start=1)]
         missing = [item.path for item in items if not is_there(item.path)]
         if missing:
@@ -39,7 +39,7 @@ class Manifest(DataOptions):
         return build(self.name, items)
 
 
-def find_manifest(root: Path | None) -> Path:
+def _find_manifest(root: Path | None) -> Path:
     """Return the list: the file ``root`` names, or the one that lies in this folder."""
     if root is None:
         raise DataError("data.root is missing: give the list of your images, data.root=manifest.csv.")
