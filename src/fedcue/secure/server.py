@@ -49,8 +49,8 @@ class Server:
         state = saved.read(ServerState, text)
         if state.session != session.digest or len(state.total) != 8 * session.words:
             raise SecureSumError(
-                f"The server's state is of another session than {session.label}. Put the run's own file back, or "
-                "start a new run."
+                f"The server's state is of another session than {session.label}. Put the run's own file "
+                "back, or start a new run."
             )
         server = cls(session)
         server._state = state
