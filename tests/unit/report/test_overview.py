@@ -43,8 +43,10 @@ def test_failures_and_privacy_are_told(tmp_path: Path) -> None:
         ({"lr": 0.1, "head_lr": 0.03}, "rate 0.03 of the head, 0.1 of the prompts"),
         ({"lr": 0.1, "head_lr": 0.03, "prompt_lr": 1.5}, "rate 0.03 of the head, 1.5 of the prompts"),
         ({"lr": 0.1, "head_lr": 0.5, "prompt_lr": 0.5}, "rate 0.5"),
+        ({"epochs": 1}, "1 epoch"),
+        ({"epochs": 5, "lr": 0.1}, "5 epochs, rate 0.1"),
         ({}, ""),
     ],
 )
-def test_the_rates_told_are_those_that_were_used(settings: dict[str, float], text: str) -> None:
+def test_epochs_and_rates_told_are_those_that_were_used(settings: dict[str, float], text: str) -> None:
     assert _training({f"training.{key}": value for key, value in settings.items()}) == text
