@@ -74,6 +74,9 @@ def test_predict_as_table_and_as_json(run_folder: Path, picture: Path, tmp_path:
     assert set(row) == {"image", "class", "probability", "mixing_weights"}
     assert set(row["mixing_weights"]) <= {"3", "5"}
     assert sum(row["mixing_weights"].values()) == pytest.approx(1, abs=1e-5)
+    known = ("--priors", "em", "--labelled", str(priors), "--json")
+    (estimated,) = json.loads(command("predict", str(run_folder), str(picture), *known).stdout)
+    assert sum(estimated["mixing_weights"].get(name, 0) for name in "35") > 0.5, "one label each of 3 and 5"
 
 
 MISTAKES = {
@@ -86,6 +89,7 @@ MISTAKES = {
     "backbone": (["run", "backbone=/nowhere"], "neither a folder nor a hub id"),
     "image size": (["run", "backbone.image_size=33"], "multiple of 8"),
     "no run": (["predict", "/nowhere", "x.png"], "holds no model.json"),
+    "labels alone": (["predict", "/nowhere", "x.png", "--labelled", "n.json"], "give --priors em, too"),
     "resume": (["resume", "/nowhere"], "holds no config.toml"),
 }
 

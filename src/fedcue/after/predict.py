@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,8 @@ from torch import Tensor
 from fedcue.after.hub import found
 from fedcue.after.images import Picture, read_images
 from fedcue.after.one_pass import OnePass
-from fedcue.clients.priors import estimate_priors
+from fedcue.clients.priors import UNKNOWN, estimate_priors
+from fedcue.config.sections import EvaluationOptions
 from fedcue.errors import ConfigError, FedcueError, RunFolderError, unknown
 from fedcue.foreign import ordinary
 from fedcue.machine import network
@@ -60,6 +62,8 @@ class Model:
     classes: tuple[str, ...]
     clients: Mapping[int, Mapping[str, Any]]
     memories: Mapping[int, ClientMemory]
+    unlabelled: tuple[float, float]
+    """Concentration of the clients' class mixes, and the temperature at which scores tell of one."""
 
     @torch.no_grad()
     def predict(
@@ -68,9 +72,12 @@ class Model:
         priors: Sequence[float] | Literal["em"] | None = None,
         client: int | None = None,
         *,
+        labelled: Sequence[int] | None = None,
         details: bool = True,
     ) -> Predictions:
         """Classify images for a client of the run, or under given priors (``em``: the images' own).
+
+        ``labelled`` says for ``em`` how many further images of each class are known from the same place.
 
         Images are PIL images, paths, or ``uint8`` arrays and tensors of any size, one or several; they are
         resized as in training. Without client and priors, every class counts as equally likely. Without
@@ -78,7 +85,7 @@ class Model:
         """
         pixels = read_images(images, self.model.architecture.image_size)
         if priors == "em":
-            log_priors = self.log_priors(estimate_priors(self._scores(pixels, client)).tolist(), None)
+            log_priors = self.log_priors(self.estimated(self._scores(pixels, client), labelled), None)
         else:
             log_priors = self.log_priors(priors, client)
         tensors = self.tensors(log_priors, client)
@@ -93,9 +100,17 @@ class Model:
     def scores(self, images: Picture | Sequence[Picture], client: int | None = None) -> Tensor:
         """Return log probabilities ``[n, C]`` as if all classes were equally frequent.
 
-        They are what ``estimate_priors`` and ``contradiction`` of ``fedcue.clients.priors`` take.
+        They are what ``estimated``, and ``contradiction`` of ``fedcue.clients.priors``, take.
         """
         return self._scores(read_images(images, self.model.architecture.image_size), client)
+
+    def estimated(self, scores: Tensor, labelled: Sequence[int] | None = None) -> list[float]:
+        """Return the class priors that images have, from their scores and from counts of labelled ones."""
+        known, number = labelled or [0] * len(self.classes), len(self.classes)
+        if len(known) != number or min(known) < 0:
+            raise ConfigError(f"Labelled images must be {number} counts, one per class, none negative.")
+        priors: list[float] = estimate_priors(scores.double(), *self.unlabelled, known).tolist()
+        return priors
 
     def _scores(self, pixels: Tensor, client: int | None) -> Tensor:
         even = self.log_priors(None, None)
@@ -214,7 +229,18 @@ def _model(folder: Path, description: Mapping[str, Any], trusted: Collection[str
     assert isinstance(method, Method)
     feature_norm = description["backbone"].get("feature_norm")
     model = PromptedViT(backbone, description.get("precision", "float32"), feature_norm)
-    return Model(model, method, state, sizes, seed, classes, clients, load_memories(folder))
+    memories, unlabelled = load_memories(folder), _unlabelled(description)
+    return Model(model, method, state, sizes, seed, classes, clients, memories, unlabelled)
+
+
+def _unlabelled(description: Mapping[str, Any]) -> tuple[float, float]:
+    """Return what priors of images without labels are estimated with; runs of before do not say it."""
+    chosen = EvaluationOptions().temperature
+    found = {"concentration": UNKNOWN, "temperature": chosen, **description.get("unlabelled", {})}
+    numbers = float(found["concentration"]), float(found["temperature"])
+    if not all(0 < number < math.inf for number in numbers):
+        raise ValueError(f"its concentration and temperature are {numbers}")
+    return numbers
 
 
 def backbone_of(folder: Path, description: Mapping[str, Any]) -> str:

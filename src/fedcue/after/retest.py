@@ -26,7 +26,12 @@ from fedcue.rounds.observers import Stage
 from fedcue.rounds.result import Result, describe_model
 from fedcue.types import ServerState
 
-TEST_ONLY = ("method.logit_prior", "evaluation.priors")
+TEST_ONLY = (
+    "method.logit_prior",
+    "evaluation.priors",
+    "evaluation.temperature",
+    "evaluation.labelled",
+)
 """Settings that change what is measured and not what was trained."""
 
 PLACES = ("data.root", "backbone", "device", "workers", "engine", "cache.limit_mb", "cache.folder")
@@ -69,9 +74,7 @@ def retest(
         target.write_config(dump(config))
         target.write_clients(found.client_rows())
         target.write_memories(memories)
-        target.write_model(
-            state.tensors, describe_model(federation.roster, state.round, insight.class_priors)
-        )
+        target.write_model(state.tensors, describe_model(federation.roster, state.round, insight))
         target.write_analysis(insight.analysis)
         rounds = _rounds(folder, found)
         for record in rounds:

@@ -42,6 +42,10 @@ def predict(
             help="JSON file: a list of class priors, or an object {class: prior}; em: from the images."
         ),
     ] = None,
+    labelled: Annotated[
+        Path | None,
+        typer.Option(help="JSON file: how many images of each class are known, too (with --priors em)."),
+    ] = None,
     table: Annotated[Path | None, typer.Option("--csv", help="Write image, class, probability here.")] = None,
     skip: Annotated[
         bool, typer.Option("--skip-unreadable", help="Name files that cannot be read and leave them out.")
@@ -56,24 +60,26 @@ def predict(
 
       fedcue predict runs/pep-seed0 image.png --client 3
 
-      fedcue predict runs/pep-seed0 photos --csv photos.csv --priors em
+      fedcue predict runs/pep-seed0 photos --csv photos.csv --priors em --labelled counts.json
     """
     from fedcue.errors import ConfigError
     from fedcue.record.files import write_text
 
     if client is not None and priors is not None:
         raise ConfigError("Give --client or --priors, not both.")
+    if labelled is not None and priors != "em":
+        raise ConfigError("--labelled counts images beside those given: give --priors em, too.")
     with busy("loading the model"):
         from fedcue.after.files import doubted, file_scores, find_images
         from fedcue.after.predict import load
-        from fedcue.clients.priors import estimate_priors
 
         model = load(folder, trust or (), fetch=fetch)
     paths = find_images(images)
     if priors == "em":
-        given: list[float] | None = estimate_priors(file_scores(model, paths, skip=skip)).tolist()
+        known = None if labelled is None else [round(n) for n in _by_class(labelled, model.classes)]
+        given: list[float] | None = model.estimated(file_scores(model, paths, skip=skip), known)
     else:
-        given = None if priors is None else _read_priors(Path(priors), model.classes)
+        given = None if priors is None else _by_class(Path(priors), model.classes)
         if len(paths) > 1 and doubted(model, paths, given, client, skip=skip):
             log.warning("These images do not look as if their classes had the priors given. Try --priors em.")
     rows = _classified(model, paths, given, client, details=table is None, skip=skip)
@@ -163,7 +169,7 @@ def _shares(weights: Any, classes: tuple[str, ...]) -> dict[str, float]:
     return {name: weight for weight, name in ordered if weight > 0}
 
 
-def _read_priors(path: Path, classes: tuple[str, ...]) -> list[float]:
+def _by_class(path: Path, classes: tuple[str, ...]) -> list[float]:
     from fedcue.errors import ConfigError, unknown
 
     try:
@@ -175,4 +181,4 @@ def _read_priors(path: Path, classes: tuple[str, ...]) -> list[float]:
             given = [given.get(name, 0.0) for name in classes]
         return [float(value) for value in given]
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not a JSON list or object of class priors: {error}.") from error
+        raise ConfigError(f"{path} is not a JSON list or object of numbers by class: {error}.") from error

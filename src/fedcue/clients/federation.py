@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedcue.clients.host import Host, tested_part
+from fedcue.clients.host import Host, class_counts, tested_part
+from fedcue.clients.priors import UNKNOWN, concentration_of
 from fedcue.clients.roster import Roster
 from fedcue.config.settings import RunConfig
 from fedcue.data.clients import Clients, make_clients
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 
 PIECE = 16
 """Images whose frozen values are computed together where clients share images."""
+
+MOST_ASKED = 1000
+"""Training clients, at most, of whose class mixes the concentration is learned."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +97,23 @@ def gather(
     """Return the federation of these clients, wherever their images and the model come from."""
     roster = describe(config, dataset, model.architecture, clients)
     frozen = frozen_values(config, model, pixels, image_groups(config, clients), roster.sizes)
-    host = Host(config, clients, range(len(clients)), frozen, roster.sizes, roster.protection)
+    host = Host(
+        config,
+        clients,
+        range(len(clients)),
+        frozen,
+        roster.sizes,
+        roster.protection,
+        concentration=_concentration(config, roster, clients),
+    )
     return Federation(config, dataset, clients, pixels, model, roster, host, frozen.level)
+
+
+def _concentration(config: RunConfig, roster: Roster, clients: Clients) -> float:
+    """Return how concentrated training clients' class mixes are; under differential privacy nobody asks."""
+    if config.privacy.differential:
+        return UNKNOWN
+    return concentration_of(class_counts(clients[c]) for c in roster.training_clients[:MOST_ASKED].tolist())
 
 
 def used_images(config: RunConfig, clients: Clients) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from fedcue.clients.interrupt import StopFlag
-from fedcue.clients.priors import estimate_priors
+from fedcue.clients.priors import UNKNOWN, estimate_priors
 from fedcue.config.settings import RunConfig
 from fedcue.data.augment import flip_and_crop
 from fedcue.data.clients import ClientData, Pool
@@ -69,6 +69,8 @@ class Host:
     sizes: Sizes
     protection: Protection
     loop: Fit = fit
+    concentration: float = UNKNOWN
+    """Of the training clients' class mixes, where they are known."""
     stop: StopFlag = field(default_factory=StopFlag)
 
     def __post_init__(self) -> None:
@@ -145,10 +147,15 @@ class Host:
     @torch.no_grad()
     def _estimated_priors(self, clients: Sequence[int], samples: Samples, tensors: Tensors) -> Tensor:
         """Estimate each client's priors from what the method says of its images under even priors."""
-        batches = samples.batches(self.config.evaluation.chunk)
+        options = self.config.evaluation
+        batches = samples.batches(options.chunk)
         logits = torch.cat([self.method.logits(tensors, batch).cpu() for batch in batches])
         parts = logits.split([self.test_size(client) for client in clients])
-        priors = [estimate_priors(own).log().float().expand(len(own), -1) for own in parts]
+        priors = []
+        for client, own in zip(clients, parts, strict=True):
+            labelled = class_counts(self.client(client)).clip(max=options.labelled)
+            found = estimate_priors(own.double(), self.concentration, options.temperature, labelled)
+            priors.append(torch.from_numpy(found).log().float().expand(len(own), -1))
         return torch.cat(priors).to(self.device)
 
     def _for_test(
@@ -248,6 +255,11 @@ class Host:
         self.stop.check()
         if deadline is not None and time.monotonic() > deadline:
             raise ClientError(f"it took longer than client_timeout={self.config.client_timeout} s")
+
+
+def class_counts(client: ClientData) -> Indices:
+    """Return how many training images of each class a client has."""
+    return np.bincount(client.train_labels, minlength=len(client.class_priors))
 
 
 def tested_part(config: RunConfig, client: ClientData) -> tuple[Indices, Indices]:

@@ -1,29 +1,66 @@
-"""Class priors of images without labels, from a classifier's scores alone."""
+"""How frequent classes are among images: from a classifier's scores, and from labels where there are some."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Numbers = NDArray[np.float64]
+
+UNKNOWN = 0.1
+"""Concentration where nothing is known of the clients: a few of many classes."""
 
 
-def estimate_priors(logits: Tensor, steps: int = 1000, tolerance: float = 1e-6) -> Tensor:
-    """Estimate class priors ``[C]`` of images by EM over their ``logits [n, C]``.
+def estimate_priors(
+    logits: np.typing.ArrayLike,
+    concentration: float,
+    temperature: float,
+    labelled: np.typing.ArrayLike = 0,
+    steps: int = 1000,
+    tolerance: float = 1e-6,
+) -> np.typing.NDArray[np.float64]:
+    """Estimate class priors ``[C]`` of images from their ``logits [n, C]``, which know of no priors yet.
 
-    The logits must not know the priors yet: their softmax is what the classes would be if all were
-    equally frequent. Each step weighs it with the current priors and takes the mean over images, as
-    Saerens, Latinne and Decaestecker do (2002); the likelihood never falls.
+    Priors are drawn from a symmetric Dirichlet distribution; ``labelled [C]`` counts images whose class is
+    known. Each step shares every image out among the classes, by its scores and by how many images each
+    class is thought to have (variational Bayes; without the digamma it is EM). A temperature above 1
+    makes each image count for less, because a classifier errs alike on images that are alike.
     """
-    scores = logits.double().softmax(-1)
-    priors = torch.full_like(scores[0], 1 / scores.shape[-1])
+    scores = np.asarray(logits, np.float64) / temperature
+    known = np.asarray(labelled, np.float64) + concentration
+    counts = known + len(scores) / scores.shape[1]
     for _ in range(steps):
-        weighed = scores * priors
-        new = (weighed / weighed.sum(-1, keepdim=True)).mean(0)
-        moved, priors = (new - priors).abs().max(), new
-        if moved < tolerance:
+        far = counts + 6  # digamma(counts) by its series far from 0
+        digamma = np.log(far) - 1 / (2 * far) - 1 / (12 * far**2) - sum(1 / (counts + k) for k in range(6))
+        shares = scores + digamma
+        shares = np.exp(shares - shares.max(1, keepdims=True))
+        new = known + (shares / shares.sum(1, keepdims=True)).sum(0)
+        moved, counts = np.abs(new - counts).max(), new
+        if moved < tolerance * len(scores):
             break
+    priors: np.typing.NDArray[np.float64] = counts / counts.sum()
     return priors
+
+
+def concentration_of(clients: Iterable[NDArray[np.int64]]) -> float:
+    """Return the concentration of the Dirichlet distribution that clients' class counts ``[C]`` come from.
+
+    It follows from one sum over clients: of the chance that two of a client's images are of one class,
+    which is ``(a + 1) / (C a + 1)`` for a concentration ``a``.
+    """
+    alike, several, classes = 0.0, 0, 1
+    for counts in clients:
+        total, classes = int(counts.sum()), len(counts)
+        if total > 1:
+            alike += float((counts * (counts - 1)).sum()) / (total * (total - 1))
+            several += 1
+    if not several:
+        return UNKNOWN
+    chance = alike / several
+    return min(max((1 - chance) / max(classes * chance - 1, 1e-9), 0.01), 100.0)
 
 
 FALSE_ALARMS = 0.01
@@ -33,7 +70,7 @@ DOUBT = 0.1
 """Share of an image's score that is spread over all classes, because a classifier may be wrong and sure."""
 
 
-def contradiction(logits: Tensor, priors: Tensor) -> float:
+def contradiction(logits: ArrayLike, priors: ArrayLike) -> float:
     """Return the log of how much likelier other priors make the images than ``priors [C]`` do.
 
     ``logits [n, C]`` must not know any priors. Priors are learned from one half of the images and tried on
@@ -41,19 +78,22 @@ def contradiction(logits: Tensor, priors: Tensor) -> float:
     the given priors are the true ones. So it exceeds ``1 / FALSE_ALARMS`` with at most that probability
     (split likelihood ratio, Wasserman, Ramdas and Balakrishnan, 2020), as far as the scores are right.
     """
-    if len(logits) < 2:
+    scores = np.asarray(logits, np.float64)
+    if len(scores) < 2:
         return 0.0
-    scores = logits.double().softmax(-1)
-    scores = (1 - DOUBT) * scores + DOUBT / scores.shape[-1]
-    given = priors.double() / priors.double().sum()
+    scores = np.exp(scores - scores.max(1, keepdims=True))
+    scores = (1 - DOUBT) * scores / scores.sum(1, keepdims=True) + DOUBT / scores.shape[1]
+    given = np.asarray(priors, np.float64)
+    given = given / given.sum()
 
-    def log_ratio(learned: Tensor, tried: Tensor) -> Tensor:
-        return ((tried @ estimate_priors(learned.log())).log() - (tried @ given).log()).sum()
+    def log_ratio(learned: Numbers, tried: Numbers) -> float:
+        other = estimate_priors(np.log(learned), UNKNOWN, temperature=1.0)
+        return float((np.log(tried @ other) - np.log(tried @ given)).sum())
 
-    both = torch.stack([log_ratio(scores[::2], scores[1::2]), log_ratio(scores[1::2], scores[::2])])
-    return float(torch.logsumexp(both, 0)) - math.log(2)
+    both = log_ratio(scores[::2], scores[1::2]), log_ratio(scores[1::2], scores[::2])
+    return float(np.logaddexp(*both)) - math.log(2)
 
 
-def is_doubtful(logits: Tensor, priors: Tensor) -> bool:
+def is_doubtful(logits: ArrayLike, priors: ArrayLike) -> bool:
     """Tell whether images contradict the priors they are said to have."""
     return contradiction(logits, priors) > -math.log(FALSE_ALARMS)

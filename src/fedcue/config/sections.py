@@ -56,6 +56,18 @@ class EvaluationOptions(Options):
         description="class priors at test: of training labels, all equal, or estimated from the test images",
         json_schema_extra=TEST,
     )
+    temperature: float = Field(
+        default=1.25,
+        gt=0,
+        description="of the scores from which priors=em estimates; above 1 each image counts for less",
+        json_schema_extra=TEST,
+    )
+    labelled: int = Field(
+        default=0,
+        ge=0,
+        description="training images of each class whose labels priors=em knows beside the test images",
+        json_schema_extra=TEST,
+    )
     patience: PositiveInt | None = Field(
         default=None,
         description="end the run after so many evaluated rounds without a better mean accuracy on validation "

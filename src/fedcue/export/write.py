@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from torch.export import ExportedProgram
 
 from fedcue.after.hub import found
 from fedcue.after.predict import Model, load
+from fedcue.clients.priors import estimate_priors
 from fedcue.errors import ConfigError, FedcueError, RunFolderError
 from fedcue.export.card import File, model_card, rendered
 from fedcue.export.files import FILES, Form, described, needed, written
@@ -68,11 +70,16 @@ def export(
     write_text(place / "labels.json", json.dumps(list(model.classes), indent=2, ensure_ascii=False) + "\n")
     write_text(place / "README.md", model_card(folder, model, client, about))
     engine = "torch" if form == "torch" else "onnxruntime"
-    write_text(
-        place / "classify.py",
-        rendered("classify.txt", engine=engine, size=size, file=FILES[form], priors=priors),
-    )
+    example = {"engine": engine, "size": size, "file": FILES[form], "priors": priors}
+    write_text(place / "classify.py", rendered("classify.txt", **example, **_estimate(model)))
     return Exported(place, place / FILES[form], priors)
+
+
+def _estimate(model: Model) -> dict[str, Any]:
+    """Return what the example estimates priors with: our own function, and its numbers."""
+    concentration, temperature = model.unlabelled
+    source = inspect.getsource(estimate_priors)
+    return {"estimate": source, "concentration": concentration, "temperature": temperature}
 
 
 def _check(form: str, quantize: str | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcue.clients.priors import UNKNOWN
 from fedcue.clients.roster import Roster
 from fedcue.evaluate.accuracy import Accuracies, Adaptation
 from fedcue.types import ClientMemory, Download, ServerState, Tensors, Update
@@ -33,6 +34,7 @@ class Insight:
     """What is known only where the clients' data can be seen; a deployed server leaves all of it empty."""
 
     class_priors: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
+    concentration: float = UNKNOWN
     memories: Mapping[int, ClientMemory] = field(default_factory=dict)
     analysis: Tensors = field(default_factory=dict)
     numbers: Mapping[str, Any] = field(default_factory=dict)

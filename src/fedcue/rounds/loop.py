@@ -251,7 +251,7 @@ class Run:
         insight = self.engine.insight(state, self.memories, accuracies)
         self.folder.write_clients(accuracies.client_rows())
         self.folder.write_memories(insight.memories)
-        self.folder.write_model(state.tensors, describe_model(self.roster, state.round, insight.class_priors))
+        self.folder.write_model(state.tensors, describe_model(self.roster, state.round, insight))
         self.folder.write_analysis(insight.analysis)
         rounds = self.folder.read_metrics()
         changed = changed_settings(self.config, self.folder.path)

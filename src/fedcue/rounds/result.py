@@ -8,15 +8,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedcue.clients.roster import Roster
 from fedcue.config.layers import dump
 from fedcue.config.settings import RunConfig
 from fedcue.errors import many
 from fedcue.evaluate.accuracy import Accuracies
 from fedcue.evaluate.curve import UNADAPTED, on_curve
+from fedcue.rounds.engine import Insight
 from fedcue.rounds.patience import best_validation
 from fedcue.rounds.transport import Traffic
 
@@ -86,13 +84,11 @@ def over_rounds(config: RunConfig, rounds: Sequence[Mapping[str, Any]]) -> dict[
     }
 
 
-def describe_model(
-    roster: Roster, rounds: int, class_priors: Mapping[int, NDArray[np.float64]]
-) -> dict[str, Any]:
+def describe_model(roster: Roster, rounds: int, insight: Insight) -> dict[str, Any]:
     """Return what is needed to use the trained tensors: method, classes, backbone, known priors."""
     settings = dump(roster.config)
     clients: dict[str, dict[str, Any]] = {str(c): {"name": roster.names[c]} for c in roster.listed.tolist()}
-    for client, priors in class_priors.items():
+    for client, priors in insight.class_priors.items():
         clients[str(client)]["class_priors"] = [round(float(prior), 8) for prior in priors]
     return {
         "format": "fedcue-model-1",
@@ -105,5 +101,9 @@ def describe_model(
         "rounds": rounds,
         "training": settings["training"],
         "classes": list(roster.classes),
+        "unlabelled": {
+            "concentration": insight.concentration,
+            "temperature": roster.config.evaluation.temperature,
+        },
         "clients": clients,
     }

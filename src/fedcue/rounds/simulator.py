@@ -109,6 +109,7 @@ class Simulator(ABC):
         listed = self.roster.listed.tolist()
         return Insight(
             class_priors={client: federation.host.client(client).class_priors for client in listed},
+            concentration=federation.host.concentration,
             memories=memories,
             analysis=analyse(federation, state, memories, accuracies, self.tell),
             numbers={"frozen_cache": federation.frozen_level, "bad_images": len(federation.pixels.bad)},

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from support import SMALL
 from typer.testing import CliRunner
 
 import fedcue
 from fedcue.after.retest import retest
 from fedcue.cli.main import app
-from fedcue.clients.priors import estimate_priors
+from fedcue.clients.priors import UNKNOWN
 from fedcue.errors import ConfigError, RunFolderError
 from fedcue.report.runs import find_runs
 
@@ -43,13 +43,47 @@ def test_it_equals_a_fresh_run_with_the_setting(finished: Path, tmp_path: Path) 
     assert again.mean_accuracy != json.loads(before["summary.json"])["mean_accuracy"]
 
 
-@pytest.mark.parametrize("kind", ["uniform", "em"])
-def test_other_priors_equal_a_fresh_run_too(finished: Path, tmp_path: Path, kind: str) -> None:
-    changes = ["method.logit_prior=test", f"evaluation.priors={kind}"]
+@pytest.mark.parametrize("how", ["uniform", "em", "em evaluation.labelled=5 evaluation.temperature=2"])
+def test_other_priors_equal_a_fresh_run_too(finished: Path, tmp_path: Path, how: str) -> None:
+    changes = ["method.logit_prior=test", *f"evaluation.priors={how}".split()]
     again = retest(finished, changes, tmp_path / "again")
     config = fedcue.configure("default", [*SETTINGS, "method=fedvpt", *changes])
     fresh = fedcue.run(config, tmp_path / "fresh")
-    assert (again.folder / "clients.csv").read_bytes() == (fresh.folder / "clients.csv").read_bytes()
+    for name in ("clients.csv", "model.json"):
+        assert (again.folder / name).read_bytes() == (fresh.folder / name).read_bytes(), name
+
+
+def test_labels_tell_priors_too(finished: Path, tmp_path: Path) -> None:
+    """Of all training labels and of no image worth a word, the priors are those of the labels."""
+    em = ["method.logit_prior=test", "evaluation.priors=em"]
+    by_labels = retest(finished, ["method.logit_prior=test"], tmp_path / "labels")
+    alone = retest(finished, em, tmp_path / "em")
+    both = retest(
+        finished, [*em, "evaluation.labelled=1000", "evaluation.temperature=1e6"], tmp_path / "both"
+    )
+    assert both.mean_accuracy == pytest.approx(by_labels.mean_accuracy, abs=0.03)
+    assert both.mean_accuracy > alone.mean_accuracy
+
+
+def test_a_model_says_what_its_clients_mixes_were_like(finished: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    description = json.loads((folder / "model.json").read_text())
+    concentration, temperature = fedcue.load(folder).unlabelled
+    assert {"concentration": concentration, "temperature": temperature} == description.pop("unlabelled")
+    assert concentration != UNKNOWN, "learned"
+    (folder / "model.json").write_text(json.dumps(description))
+    assert fedcue.load(folder).unlabelled == (UNKNOWN, temperature), "runs of before do not say it"
+    for nonsense in ({"temperature": 0}, {"concentration": "much"}, [1]):
+        (folder / "model.json").write_text(json.dumps({**description, "unlabelled": nonsense}))
+        with pytest.raises(RunFolderError, match="does not hold a usable model"):
+            fedcue.load(folder)
+
+
+def test_counts_of_labelled_images_are_checked(finished: Path) -> None:
+    model, image = fedcue.load(finished), np.zeros((8, 8, 3), np.uint8)
+    for counts in ([1, 2], [-1] * len(model.classes)):
+        with pytest.raises(ConfigError, match="one per class, none negative"):
+            model.predict(image, "em", labelled=counts)
 
 
 def test_even_priors_on_the_logits_change_nothing(finished: Path, tmp_path: Path) -> None:
@@ -82,33 +116,3 @@ def test_settings_of_training_are_refused(finished: Path) -> None:
         retest(finished, [], finished)
     with pytest.raises(RunFolderError, match="holds no config.toml"):
         retest(finished / "nowhere", [])
-
-
-def numpy_em(scores: np.ndarray, steps: int) -> np.ndarray:
-    """Estimate priors by plain EM, an image and a class at a time."""
-    classes = scores.shape[1]
-    priors = [1 / classes] * classes
-    for _ in range(steps):
-        shares = [[row[c] * priors[c] for c in range(classes)] for row in scores]
-        priors = [sum(s[c] / sum(s) for s in shares) / len(shares) for c in range(classes)]
-    return np.array(priors)
-
-
-def gaussian_logits(priors: np.ndarray, images: int, seed: int) -> torch.Tensor:
-    """Return exact log likelihoods of points around four corners, drawn with the given priors."""
-    generator = np.random.default_rng(seed)
-    corners = np.array([[0, 0], [2, 0], [0, 2], [2, 2]])
-    points = corners[generator.choice(4, images, p=priors)] + generator.normal(size=(images, 2))
-    return torch.from_numpy(-((points[:, None] - corners) ** 2).sum(-1) / 2)
-
-
-def test_em_is_the_textbook_one() -> None:
-    logits = gaussian_logits(np.array([0.6, 0.1, 0.3, 0.0]), 40, 0)
-    found = estimate_priors(logits, steps=25, tolerance=0.0)
-    np.testing.assert_allclose(found.numpy(), numpy_em(logits.softmax(1).numpy(), 25), atol=1e-12)
-
-
-@pytest.mark.parametrize("priors", [[0.7, 0.2, 0.1, 0.0], [0.25] * 4, [0.0, 0.5, 0.5, 0.0]])
-def test_em_finds_the_priors_the_images_were_drawn_with(priors: list[float]) -> None:
-    found = estimate_priors(gaussian_logits(np.array(priors), 5000, 1)).numpy()
-    np.testing.assert_allclose(found, priors, atol=0.03)

@@ -32,7 +32,9 @@ def trained(method: fm.Method) -> Model:
     tiny = TinyFederation(method, images=8, model=random_vit(replace(TINY, depth=2)))
     run = tiny.run(1)
     clients = {client: {"class_priors": [0.0, 0.25, 0.75, 0.0]} for client in range(4)}
-    return Model(tiny.model, method, run.state, tiny.sizes, 0, tuple("abcd"), clients, run.memories)
+    return Model(
+        tiny.model, method, run.state, tiny.sizes, 0, tuple("abcd"), clients, run.memories, (0.1, 1.5)
+    )
 
 
 def images(count: int) -> np.ndarray:
