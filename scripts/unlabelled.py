@@ -206,7 +206,7 @@ def figure(groups: Groups) -> Figure:
     for slot, (priors, label) in enumerate(LINES.items()):
         found = {n: groups["cifar100", "pathological", n, priors] for n in IMAGES}
         series.append(Series(label, list(found), [fmean(v) for v in found.values()], slot))
-    title = "A client's own images tell most of what its labels would"
+    title = "CIFAR-100, ten classes a client: what images without labels give back"
     axes = Axis("images of a client, without labels", log=True), Axis("mean accuracy", percent=True)
     return Figure("unlabelled", title, (Panel("line", *axes, tuple(series), title=title),))
 

@@ -52,7 +52,7 @@ def test_estimated_priors_follow_from_the_scores_of_the_clients_own_test_images(
     tiny, samples, tensors = prepared("em")
     logits = torch.cat([tiny.method.logits(tensors, batch) for batch in samples.batches(100)])
     for own in (slice(0, 3), slice(3, 8)):
-        temperature = tiny.config.evaluation.temperature
+        temperature = tiny.host.config.evaluation.temperature
         found = estimate_priors(logits[own].double(), tiny.host.concentration, temperature)
         expected = torch.from_numpy(found).float().expand(len(logits[own]), -1)
         torch.testing.assert_close(samples.log_priors[own].exp(), expected)
