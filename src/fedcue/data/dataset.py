@@ -1,4 +1,4 @@
-"""What a dataset is: labels in memory, images opened one by one when they are needed."""
+"""What a dataset is: labels in memory, images opened when they are needed."""
 
 from __future__ import annotations
 
