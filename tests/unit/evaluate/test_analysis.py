@@ -45,3 +45,12 @@ def test_mixing_weights_are_means_over_the_images_of_a_class():
     everything, truth = torch.cat(weights), torch.cat(labels)
     for c in range(4):
         torch.testing.assert_close(found[c], everything[truth == c].mean(0))
+
+
+def test_training_images_and_test_images_are_counted_apart():
+    train, test = [[0, 0, 0, 1], [1, 1, 2], [2, 2], [0, 3]], [[0, 1, 1], [1, 2], [2, 1], [3]]
+    run = TinyFederation(HeadTuning(), labels=train, test_labels=test).run(0)
+    found = load_file(Path(run.folder.name) / "run" / "analysis.safetensors")
+    for part, labels in (("train", train), ("test", test)):
+        expected = [[own.count(c) for c in range(4)] for own in labels]
+        assert found[f"{part}_class_counts"].tolist() == expected

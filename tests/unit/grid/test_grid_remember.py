@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 from handmade_runs import write_run
 
+from fedcue.config.layers import load
 from fedcue.errors import RunFolderError
 from fedcue.grid.cells import Cell, Grid
+from fedcue.grid.entries import read_entry
 from fedcue.grid.remember import TablePlan, plan_table, work_folder
 from fedcue.grid.table import RunTable
 
@@ -71,6 +74,16 @@ def test_a_run_leaves_a_row_with_its_control_and_a_curve_and_no_folder(table: Ru
         ]
     }  # fmt: skip
     assert not work_folder(table).exists()
+
+
+def test_a_curve_is_without_what_clients_trained_for_the_last_test_alone(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", load("default", ["method=pfedpg", "rounds=2"]))
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    first, last = map(json.loads, metrics.read_text().splitlines())
+    last |= {"unadapted_mean_accuracy": 0.3, "unadapted_worst_accuracy": 0.1}
+    metrics.write_text(f"{json.dumps(first)}\n{json.dumps(last)}\n")
+    (point,) = read_entry(tmp_path / "run", {"run": "r"}).curve
+    assert (point["mean"], point["worst"], point["heldout"]) == ("0.3", "0.1", "0.4")
 
 
 def test_only_what_is_missing_is_run(table: RunTable) -> None:

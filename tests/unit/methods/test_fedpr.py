@@ -135,3 +135,9 @@ def test_the_originals_optimiser_goes_on_where_the_clients_last_visit_left_it(fe
 def test_a_client_that_never_trained_is_tested_without_an_optimiser(federation):
     run = federation(FedPR(prompts=2, keep_optimiser=True), images=8).run(1, sampled=(0,))
     assert run.result.summary["heldout_mean_accuracy"] is not None
+
+
+@pytest.mark.parametrize(("off", "rank"), [(0.0, 1), (1e-3, 2)])
+def test_a_direction_counts_however_small_its_part_as_long_as_it_is_no_rounding(off, rank):
+    prompts = torch.tensor([[1.0, 0, 0, 0], [2.0, off, 0, 0]])
+    assert dropped_directions(prompts, 0, torch_rng(0, "fedpr")).shape == (4, rank)

@@ -167,6 +167,15 @@ def test_each_image_takes_the_group_that_is_nearest_by_its_share_of_past_use(use
     assert counts.tolist() == chosen
 
 
+def test_with_batch_majority_all_images_take_the_group_that_most_of_them_choose():
+    method = Seen(groups=2, batch_majority=True)
+    tiny = TinyFederation(method)
+    fixed = {**tiny.host.table.first(0), "counts": torch.tensor([10, 0])}
+    counts = torch.zeros(2, dtype=torch.int64)
+    method._group_loss(fixed, counts)(fixed, tiny.batch(0, 4))
+    assert counts.tolist() == [0, 4], "the first image alone would take the other one"
+
+
 def test_in_testing_each_image_takes_the_group_whose_key_is_nearest():
     method = Seen(groups=2)
     tiny = TinyFederation(method)

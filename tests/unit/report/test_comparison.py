@@ -152,3 +152,16 @@ def test_how_exactly_rounds_to_a_target_are_known_is_said(tmp_path: Path, every:
     note = compare_runs({("pep", ""): [tmp_path / "a"]}, 0.8).note
     assert ("rounds apart" in note) == bool(told)
     assert told in note
+
+
+def test_the_best_cost_is_the_lowest_and_the_best_accuracy_the_highest(tmp_path: Path) -> None:
+    folders = {(m, ""): [write_run(tmp_path / m, m, rounds=2)] for m in ("head", "pep")}
+    table = compare_runs(folders, 0.1).table
+    best = {
+        heading: [line[0].text for line in table.lines if line[place].best]
+        for place, heading in enumerate(table.headings)
+    }
+    for heading in ("floats up", "floats down", "bytes up", "bytes down"):
+        assert best[heading] == ["head"]
+    for heading in ("mean", "worst", "held-out"):
+        assert best[heading] == ["pep"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from support.run_folders import eight_methods, groups_in, write_run
+from support.run_folders import eight_methods, groups_in, write_run, write_small_run
 
 from fedcue.report.method_table import method_table
 
@@ -65,3 +65,18 @@ def test_every_domain_has_a_column(tmp_path: Path) -> None:
     shown = dict(zip(table.headings, (cell.text for cell in table.lines[0]), strict=True))
     assert (shown["sketch"], shown["real"]) == ("90.0", "88.0")
     assert (shown["sketch, paper"], shown["real, paper"]) == ("91.79", "97.67")
+
+
+def test_every_column_shows_its_own_number(tmp_path: Path) -> None:
+    summary = write_small_run(tmp_path / "run", 0, [0.5, 0.9], 0.37) / "summary.json"
+    percentiles = {f"percentile_{percent}_accuracy": percent / 100 for percent in (5, 10, 15)}
+    unadapted = {"unadapted_mean_accuracy": 0.6, "unadapted_worst_accuracy": 0.3}
+    more = {**percentiles, **unadapted, "warm_up_upload_bytes": 760}
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | more))
+    table = method_table(groups_in(tmp_path)).table
+    (line,) = table.lines
+    assert {name: cell.text for name, cell in list(zip(table.headings, line, strict=True))[1:]} == {
+        "seeds": "1", "mean": "90.0 †", "worst": "45.0 †", "mean, not adapted": "60.0",
+        "worst, not adapted": "30.0", "5th pct": "5.0 †", "10th pct": "10.0 †", "15th pct": "15.0 †",
+        "held-out": "37.0 †", "floats up": "5", "floats down": "10", "MB total": "0.001", "time": "2 s",
+    }  # fmt: skip

@@ -75,6 +75,12 @@ def test_class_prompts_have_the_rate_of_prompts_unless_they_have_their_own():
     assert rates == {"head": 0.005, "shared_prompts": 0.1, "class_prompts": 0.4}
 
 
+def test_a_personal_head_and_its_bias_have_the_heads_rate():
+    training = plain(lr=9.0, head_lr=0.01, prompt_lr=0.2)
+    assert {rate(training, f"personal_{name}", 0) for name in ("head", "head_bias")} == {0.01}
+    assert rate(training, "private_prompts", 0) == 0.2
+
+
 def test_the_rate_falls_by_its_factor_with_every_finished_round():
     training = plain(lr=0.5, head_lr=0.1, lr_decay=0.9)
     assert rate(training, "shared_prompts", 0) == 0.5
