@@ -16,6 +16,20 @@ def test_generalisation_names_who_cannot_serve_new_clients(eight: list[RunGroup]
     assert "No held-out result: pFedPG." in figure.caption
 
 
+def test_a_point_lies_at_the_accuracy_of_those_that_train_and_above_it_that_of_the_held_out(
+    eight: list[RunGroup],
+) -> None:
+    panel = build("generalisation", eight).panels[0]
+    assert (panel.x.label, panel.y.label) == (
+        "accuracy of clients that train",
+        "accuracy of held-out clients",
+    )
+    group = next(group for group in eight if group.method == "pep")
+    point = next(series for series in panel.series if series.name == group.label)
+    assert point.x == [group.over_seeds("mean_accuracy").mean]
+    assert point.y == [group.over_seeds("heldout_mean_accuracy").mean]
+
+
 def test_every_dataset_has_a_panel_with_methods_named_alike(tmp_path: Path) -> None:
     for dataset, methods in {"cifar100": ("fedvpt", "pep"), "domainnet": ("pep", "pfedpg")}.items():
         for method in methods:
