@@ -15,6 +15,7 @@ from fedcue.errors import ConfigError
 from fedcue.methods.central import Central
 from fedcue.methods.fedvpt import FedVPT
 from fedcue.rng import rng
+from fedcue.types import ClientMemory, Download
 
 
 def pooled(federation, method=None, *settings, **more):
@@ -42,6 +43,21 @@ def test_what_is_trained_is_the_servers_model_as_it_is(federation):
         assert torch.equal(run.state.tensors[name], tensor), "the mean of one"
     tensors = [run.for_test(client)[1] for client in range(4)]
     assert all(torch.equal(tensors[0]["head"], other["head"]) for other in tensors)
+
+
+def test_every_round_draws_other_images_whoever_visits(federation):
+    tiny, seen = pooled(federation, None, "clients_per_round=1", images=8), []
+
+    def watched(loss, start, samples, *rest):
+        seen.append(tuple(samples.frozen.indices.tolist()))
+        return dict(start), 0.0
+
+    tiny.host.loop = watched
+    first = tiny.method.table(tiny.sizes).first(0)
+    for client, round_ in ((0, 0), (0, 1), (0, 2), (1, 2)):
+        tiny.host.train(Download(client, round_, first), ClientMemory())
+    assert len(set(seen)) == 3
+    assert seen[2] == seen[3]
 
 
 def test_a_visit_has_as_many_images_as_a_rounds_clients_and_never_a_held_out_clients(federation):
