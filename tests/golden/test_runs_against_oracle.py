@@ -19,6 +19,7 @@ import pytest
 import run_oracle
 import torch
 from oracle import fedpr_dropped
+from support.double import DoubleHost
 from support.tiny_federation import CLASSES, HELD_OUT, TinyFederation, TinyRun, random_vit
 
 from fedcue.clients.host import Host
@@ -29,7 +30,6 @@ from fedcue.registry import METHODS
 from fedcue.rng import rng, torch_rng
 from fedcue.train.settings import Training
 from fedcue.train.sgd import fit
-from fedcue.types import TensorTable
 
 STARTED = time.perf_counter()
 SHAPE = Architecture(width=8, depth=3, heads=2, patch=4, image_size=8, hidden=8)
@@ -137,30 +137,13 @@ CASES = {
 }
 
 
-def doubled(tensors):
-    return {name: t.double() if t.is_floating_point() else t for name, t in tensors.items()}
-
-
-class DoubleHost(Host):
+class FloatingHost(DoubleHost):
     """Clients that compute in float64; what they send is float32."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        specs = [
-            replace(spec, first=lambda seed, first=spec.first: doubled({"": first(seed)})[""])
-            if spec.first
-            else spec
-            for spec in self.table
-        ]
-        self.table = TensorTable(tuple(specs))
-
-    def train(self, download, memory):
-        update, kept = super().train(replace(download, tensors=doubled(download.tensors)), memory)
+    def leave(self, visit, update):
+        update, kept = super().leave(visit, update)
         sent = {n: t.float() if t.is_floating_point() else t for n, t in update.tensors.items()}
         return replace(update, tensors=sent), kept
-
-    def prepare_test(self, clients, download, *rest):
-        return super().prepare_test(clients, replace(download, tensors=doubled(download.tensors)), *rest)
 
 
 def recording(orders: list) -> Callable[..., Host]:
@@ -175,7 +158,7 @@ def recording(orders: list) -> Callable[..., Host]:
 
         return fit(watched, start, *rest)
 
-    return lambda *given: DoubleHost(*given, loop=noted)
+    return lambda *given: FloatingHost(*given, loop=noted)
 
 
 @cache

@@ -57,6 +57,18 @@ class Prediction:
     predicted: NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Visit:
+    """A client that trains in a round: its images, what it was sent, what guards what leaves it."""
+
+    at_work: Client
+    images: Indices
+    sent: Tensors
+    """On the device."""
+    download: Download
+    guard: Guard
+
+
 @dataclass(eq=False)
 class Host:
     """Some clients at work on one machine: all of them in a simulation, one's own in a deployment."""
@@ -94,6 +106,11 @@ class Host:
 
     def train(self, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:
         """Train one client for one round; return what leaves it and what it remembers."""
+        visit = self.arrive(download, memory)
+        return self.leave(visit, self.method.update(visit.at_work, visit.sent))
+
+    def arrive(self, download: Download, memory: ClientMemory) -> Visit:
+        """Begin a visit of a round."""
         client, round_ = download.client, download.round
         generator = torch_rng(self.config.seed, "client", client, round_)
         guard = self.protection.guard(client, round_)
@@ -101,11 +118,14 @@ class Host:
         if self.config.pooled:
             own = self._pool.drawn(self.config.clients_per_round, rng(self.config.seed, "pool", round_))
         at_work = self._at_work(client, generator, guard, self._deadline(), round_, memory, own)
-        update = self.method.update(at_work, moved(download.tensors, self.device))
+        return Visit(at_work, own.train, moved(download.tensors, self.device), download, guard)
+
+    def leave(self, visit: Visit, update: Update) -> tuple[Update, ClientMemory]:
+        """End a visit: return what leaves the client and what it remembers."""
         kept = ClientMemory(moved(update.kept, "cpu"))
         update = replace(update, tensors=moved(update.tensors, "cpu"), kept={})
         check_finite(update)
-        return guard.leave(update, download.tensors), kept
+        return visit.guard.leave(update, visit.download.tensors), kept
 
     def test(
         self, clients: Sequence[int], download: Download, memory: ClientMemory, final: bool

@@ -149,6 +149,11 @@ class EngineOptions(Options):
     address: str | None = Field(
         default=None, description="of a Ray cluster (default: RAY_ADDRESS, or one is started here)"
     )
+    together: int = Field(
+        default=0,
+        ge=0,
+        description="clients of a round that train in one batch; 0: one, or on a GPU by its memory",
+    )
     timeout: float = Field(
         default=600, gt=0, description="seconds a run waits for a Ray worker when there is none"
     )

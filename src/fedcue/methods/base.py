@@ -125,8 +125,15 @@ class Method(Options):
         """Train at the client; return what is sent back and what the client keeps."""
         tensors = self.personal(client, sent)
         start = {name: tensors[name] for name in client.table.trained}
-        trained, loss = client.fit(self.loss(tensors), start)
+        return self.reply(client, sent, *client.fit(self.loss(tensors), start))
+
+    def reply(self, client: Client, sent: Tensors, trained: Tensors, loss: float) -> Update:
+        """Return what is sent back and kept of what was trained."""
         return client.update(trained, loss)
+
+    def trains_together(self) -> bool:
+        """Say whether several clients may train in one batch: they may if ``update`` is this one."""
+        return type(self).update is Method.update
 
     def for_test(self, client: Client, sent: Tensors, final: bool) -> Tensors:
         """Return the tensors the client is tested with; ``final`` at the last evaluation."""

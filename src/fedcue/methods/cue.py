@@ -60,6 +60,10 @@ class Cue(PrototypeHead):
         trained, value = client.fit(lambda now, batch: loss(fm.put_rows(now, axes, own, sent), batch), start)
         return client.update(fm.put_rows(trained, axes, own, sent), value)
 
+    def trains_together(self) -> bool:
+        """Say whether clients may train in one batch: not if each trains rows of its own."""
+        return self.logit_prior != "train+test"
+
     def prompter(self, tensors: fm.Tensors, batch: fm.Batch) -> fm.Prompter:
         """Insert near copies of the cls token behind it: at first they hardly disturb the backbone."""
         prompts = tensors["prompts"]

@@ -79,15 +79,13 @@ class PEP(fm.Method):
         held = client.held_classes()
         return {**fm.take_rows(sent, client.table.class_axes, held), "classes": held}
 
-    def update(self, client: fm.Client, sent: fm.Tensors) -> fm.Update:
-        """Take the centroids under the broadcast state, then train H, P_S and P_C."""
+    def reply(self, client: fm.Client, sent: fm.Tensors, trained: fm.Tensors, loss: float) -> fm.Update:
+        """Send the trained H, P_S and P_C, and the centroids under the broadcast state."""
         broadcast = self.personal(client.described(), sent)
         told = fm.Prototypes(sent["prototypes"], sent["has_prototype"])
         centroids = client.centroids(lambda batch: self.cls_tokens(broadcast, batch), told)
-        tensors = self.personal(client, sent)
-        start = {name: tensors[name] for name in client.table.trained}
-        trained, loss = client.fit(self.loss(tensors), start)
-        whole = fm.put_rows(trained, client.table.class_axes, tensors["classes"], sent)
+        held = self.personal(client, sent)["classes"]
+        whole = fm.put_rows(trained, client.table.class_axes, held, sent)
         return client.update({**whole, **centroids}, loss)
 
     # On both sides: PromptMixing of Algorithm 2

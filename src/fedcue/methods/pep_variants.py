@@ -91,9 +91,13 @@ class PEPVariants(PEP):
         """Send class means or, by count, class sums."""
         return super().warm_up(self._counting(client))
 
-    def update(self, client: fm.Client, sent: fm.Tensors) -> fm.Update:
-        """Train as PEP does, with class means or sums."""
-        return super().update(self._counting(client), sent)
+    def reply(self, client: fm.Client, sent: fm.Tensors, trained: fm.Tensors, loss: float) -> fm.Update:
+        """Send what PEP sends, with class means or sums."""
+        return super().reply(self._counting(client), sent, trained, loss)
+
+    def trains_together(self) -> bool:
+        """Say whether clients may train in one batch: bare cls tokens are looked up client by client."""
+        return super().trains_together() and self.score_source == "prompted"
 
     def _counting(self, client: fm.Client) -> fm.Client:
         return replace(client, by_count=self.prototype_weight == "count")

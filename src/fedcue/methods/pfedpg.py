@@ -137,17 +137,17 @@ class PFedPG(fm.Method):
         """Insert the client's prompts at block 0."""
         return fm.shallow(tensors["prompts"])
 
-    def update(self, client: fm.Client, sent: fm.Tensors) -> fm.Update:
-        """Train prompts and head; send how the prompts changed, keep the head."""
-        update = super().update(client, sent)
-        return replace(update, tensors={"prompt_change": update.tensors["prompts"] - sent["prompts"]})
+    def reply(self, client: fm.Client, sent: fm.Tensors, trained: fm.Tensors, loss: float) -> fm.Update:
+        """Send how the prompts changed, keep the head."""
+        update = super().reply(client, sent, trained, loss)
+        return replace(update, tensors={"prompt_change": trained["prompts"] - sent["prompts"]})
 
     def for_test(self, client: fm.Client, sent: fm.Tensors, final: bool) -> fm.Tensors:
         """Return generated prompts and stored head or, at the end, what a visit makes of them."""
         if not (final and self.adapts()):
             return super().for_test(client, sent, final)
-        update = super().update(client, sent)
-        return {**update.tensors, **update.kept}
+        start = self.personal(client, sent)
+        return client.fit(self.loss(start), start)[0]
 
 
 def generate(tensors: fm.Tensors) -> Tensor:

@@ -33,6 +33,10 @@ class PPT(fm.Method):
         head, loss = client.fit(self.loss(own), sent)
         return client.update({**head, **own}, loss)
 
+    def trains_together(self) -> bool:
+        """Say whether clients may train in one batch: not in two stages."""
+        return not self.alternate
+
     def prompter(self, tensors: fm.Tensors, batch: fm.Batch) -> fm.Prompter:
         """Insert the client's prompts at block 0."""
         return fm.shallow(tensors["private_prompts"])

@@ -72,6 +72,11 @@ def header(roster: Roster, folder: Path) -> list[str]:
     if config.engine.name == "ray":
         address = config.engine.address or os.environ.get("RAY_ADDRESS")
         lines.append(f"engine    Ray {f'at {address}' if address else 'on this machine'}")
+    if config.engine.together > 1:
+        from fedcue.clients.together import one_by_one
+
+        reason = one_by_one(roster)
+        lines.append(f"together  {f'no, because of {reason}' if reason else config.engine.together}")
     if config.backbone.name == "embedded" and type(config.data).name not in SMALL_IMAGES:
         lines.append(
             f"The embedded backbone is for first tries: it sees {shape.image_size} pixels. For photographs a "

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import chain
+from itertools import chain, islice
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from fedcue.clients.federation import Federation
 from fedcue.clients.host import SUFFERED, Host, Prediction, naming_bugs
+from fedcue.clients.together import free_memory, together, train_together
 from fedcue.evaluate.accuracy import Accuracies
 from fedcue.evaluate.analysis import analyse
 from fedcue.rounds.engine import Failure, Insight
@@ -39,6 +40,9 @@ class Simulator(ABC):
         self.federation, self.roster = federation, federation.roster
         self._stack = ExitStack()
         """What is undone at the end."""
+        own_gpu = self.roster.config.engine.name == "local"  # not that of another machine
+        free = free_memory(federation.model.device) if own_gpu else None
+        self.together = together(self.roster, free)
 
     def __enter__(self) -> Self:
         """Return the engine; leaving the block ends its processes and undoes what it set up."""
@@ -63,12 +67,21 @@ class Simulator(ABC):
     ) -> Iterator[tuple[Update, ClientMemory] | Failure]:
         """Train clients; yield updates and memories, or failures, in the order of ``jobs``."""
         packed = ((_pack_download(download), pack(memory.tensors)) for download, memory in jobs)
-        for outcome in self._map(train, packed):
+        for outcome in self._trained(packed):
             if isinstance(outcome, Failure):
                 yield outcome
             else:
                 update, memory = outcome
                 yield _unpack_update(update), ClientMemory(unpack(memory))
+
+    def _trained(self, jobs: Iterable[tuple[_PackedDownload, bytes]]) -> Iterator[Any]:
+        """Yield outcomes of training in the order of ``jobs``: one by one or several in a batch."""
+        if self.together == 1:
+            return self._map(train, jobs)
+        left = iter(jobs)
+        groups = iter(lambda: list(islice(left, self.together)), [])
+        clients = (([packed[0] for packed, _ in group], group) for group in groups)
+        return chain.from_iterable(self._map(train_in_one_batch, clients))
 
     def test(self, jobs: Iterable[TestJob]) -> Iterator[Prediction | Failure]:
         """Test groups of clients; yield predictions in the order of ``jobs``, and who failed."""
@@ -180,6 +193,25 @@ def train(packed: _PackedDownload, memory: bytes) -> tuple[_PackedUpdate, bytes]
     return _pack_update(update), pack(memory_after.tensors)
 
 
+def train_in_one_batch(
+    clients: Sequence[int], jobs: Sequence[tuple[_PackedDownload, bytes]]
+) -> list[tuple[_PackedUpdate, bytes] | Failure]:
+    """Train clients together or, if what one suffers stops all of them, one by one."""
+    unpacked = [(_unpack_download(packed), ClientMemory(unpack(memory))) for packed, memory in jobs]
+    try:
+        begin_visit(clients)
+        with naming_bugs(f"training with engine.together={len(clients)}", clients[0], unpacked[0][0].round):
+            outcomes = list(train_together(_here(), unpacked))
+    except SUFFERED:
+        return [train(*job) for job in jobs]
+    return [
+        Failure(client, str(outcome))
+        if isinstance(outcome, Exception)
+        else (_pack_update(outcome[0]), pack(outcome[1].tensors))
+        for client, outcome in zip(clients, outcomes, strict=True)
+    ]
+
+
 def test(
     clients: Sequence[int], packed: _PackedDownload, memory: bytes, final: bool
 ) -> list[Prediction | Failure]:
@@ -195,5 +227,7 @@ def test(
     return [outcome for client in clients for outcome in test([client], packed, memory, final)]
 
 
-STEPS: Mapping[str, Callable[..., Any]] = {"warm_up": warm_up, "train": train, "test": test}
+STEPS: Mapping[str, Callable[..., Any]] = {
+    step.__name__: step for step in (warm_up, train, train_in_one_batch, test)
+}
 """What a client can be asked to do, by name."""

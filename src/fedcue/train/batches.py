@@ -73,12 +73,15 @@ class Samples:
         """Return the number of images."""
         return len(self.labels)
 
-    def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
-        """Yield batches in order or, with a generator, shuffled (the last one may be smaller)."""
-        order = (
+    def order(self, generator: torch.Generator | None = None) -> Tensor:
+        """Return the rows in order or, with a generator, shuffled."""
+        return (
             torch.arange(len(self)) if generator is None else torch.randperm(len(self), generator=generator)
         )
-        for rows in order.split(size):
+
+    def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
+        """Yield batches in order or, with a generator, shuffled (the last one may be smaller)."""
+        for rows in self.order(generator).split(size):
             self.check()
             priors = self.log_priors if self.log_priors.ndim == 1 else self.log_priors[rows]
             inputs = self.frozen.prefix(rows, generator)

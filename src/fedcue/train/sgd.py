@@ -49,7 +49,7 @@ def fit(
     until the end: reading one would wait for all that was begun.
     """
     trainable = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
-    optimiser = _optimiser(trainable, training, finished_rounds)
+    optimiser = optimiser_for(trainable, training, finished_rounds)
     if moments is not None:
         _restore(optimiser, trainable, moments)
     losses: list[Tensor] = []
@@ -64,24 +64,24 @@ def fit(
             _step(optimiser, trainable, step_filter)
             losses.append(value.detach())
             sizes.append(len(batch))
-    mean_loss = _mean_loss(losses, sizes)
+    mean = mean_loss(torch.stack(losses).tolist(), sizes)
     if moments is not None:
         moments |= _moments(optimiser, trainable)
-    return {name: tensor.detach() for name, tensor in trainable.items()}, mean_loss
+    return {name: tensor.detach() for name, tensor in trainable.items()}, mean
 
 
-def _mean_loss(losses: Sequence[Tensor], sizes: Sequence[int]) -> float:
+def mean_loss(losses: Sequence[float], sizes: Sequence[int]) -> float:
     """Return the mean over images of the losses of all steps; name the first step whose loss is no number."""
     total = 0.0
-    numbers: list[float] = torch.stack(list(losses)).tolist()
-    for step, (number, size) in enumerate(zip(numbers, sizes, strict=True), 1):
+    for step, (number, size) in enumerate(zip(losses, sizes, strict=True), 1):
         if not math.isfinite(number):
             raise ClientError(f"loss {number} at step {step}; lower training.lr or head_lr and prompt_lr")
         total += number * size
     return total / sum(sizes)
 
 
-def _optimiser(trainable: Tensors, training: Training, finished_rounds: int) -> torch.optim.Optimizer:
+def optimiser_for(trainable: Tensors, training: Training, finished_rounds: int) -> torch.optim.Optimizer:
+    """Return a new optimiser of these tensors, each with its rate."""
     groups = [
         {"params": [tensor], "lr": rate(training, name, finished_rounds)}
         for name, tensor in trainable.items()
