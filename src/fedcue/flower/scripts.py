@@ -11,9 +11,10 @@ from fedcue.flower.layout import CONNECTION, LOOPBACK, Layout, address, is_loopb
 GATE = "python3 -P -m fedcue.flower.gate"
 SETTLED = (
     "export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 UV_OFFLINE=1",
+    "export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2",
     "unset FLWR_INTERNAL_GRPC_CONTROL_API FLWR_INTERNAL_GRPC_FLEET_API",
 )
-"""Nothing goes out unasked, and Flower opens no port but the one it is given."""
+"""Nothing goes out unasked, no message waits a second, and Flower opens no port but the one it is given."""
 
 
 def write_server_scripts(layout: Layout) -> None:

@@ -25,7 +25,7 @@ from fedcue.rounds.resume import differing
 State = Literal["finished", "stopped", "new", "other"]
 """What lies in a run's folder: its result, a part of it, nothing, or something else."""
 
-PRELOAD = ("fedcue.grid.worker", "sklearn.datasets", "torch._dynamo")
+PRELOAD = ("fedcue.grid.worker", "torch._dynamo")
 """Imported once and shared by all runs; the last two are otherwise imported by each run at first use."""
 
 
