@@ -80,7 +80,7 @@ def _table(result: dict[str, Any]) -> Table:
     rows = {
         "backbone": f"{result['backbone']} at {size} px, {result['precision']}, random weights",
         "work": f"batches of {batch}, {workers} processes of one thread, rates summed",
-        "matrix products": f"{result['matmul_gflops']:.1f} GFLOP/s",
+        "matrix products": f"{result['matmul_gflops']:.1f} GFLOP/s in {result['precision']}",
         "training": f"{result['train_samples_per_second']:.1f} images/s",
         "plain training": f"{result['plain_train_samples_per_second']:.1f} images/s",
         "prototypes": f"{result['prototype_samples_per_second']:.1f} images/s",

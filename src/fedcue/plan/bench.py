@@ -1,7 +1,7 @@
 """How close to this machine's limit PEP-FedPT runs: samples per second against matrix multiplies.
 
 The plain-equivalent share compares what a plain step would compute (all blocks, all tokens, forward
-and backward of the activations) per second with the best rate of float32 matrix multiplication,
+and backward of the activations) per second with the best rate of matrix multiplication in the same precision,
 both measured in the same processes, turn by turn. Above 1, the work that is not done at all makes
 the step faster than the plain one could be on this machine.
 """
@@ -159,7 +159,7 @@ def _measure(job: BenchOptions) -> dict[str, float]:
     """Return this process's best rates: flops of a product, images per second of each kind of pass."""
     torch.set_num_threads(1)
     client = BenchClient(job)
-    matrix = torch.randn(MATRIX, MATRIX)
+    matrix = torch.randn(MATRIX, MATRIX).to(client.model.dtype)
     kinds = ("train", "plain", "prototypes", "evaluate", "round")
     work: dict[str, Callable[[], object]] = {kind: getattr(client, kind) for kind in kinds}
     best = best_times({"matmul": partial(torch.matmul, matrix, matrix), **work}, job.seconds)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fedcue.cli.main import app
 from fedcue.errors import ConfigError
 from fedcue.machine import peak_memory_mb
 from fedcue.model.shapes import shape_of
+from fedcue.plan import bench
 from fedcue.plan.bench import (
     BenchClient,
     BenchOptions,
@@ -39,6 +43,22 @@ def test_bench_measures_every_rate_and_says_so_in_json() -> None:
     step = 2e-9 * plain_step_macs(shape_of("embedded"))
     assert result["plain_equivalent_share"] == pytest.approx(rate * step / gflops)
     assert (result["batch"], result["classes"], result["workers"]) == (4, 20, 1)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_rate_that_shares_are_of_is_measured_in_the_same_precision(
+    monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    found: dict[str, object] = {}
+
+    def once(work: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
+        found["dtype"] = work["matmul"]().dtype
+        return dict.fromkeys(work, 1.0)
+
+    monkeypatch.setattr(bench, "MATRIX", 8)
+    monkeypatch.setattr(bench, "best_times", once)
+    bench._measure(BenchOptions(batch=2, precision=precision))
+    assert found["dtype"] is getattr(torch, precision)
 
 
 def test_bench_prints_a_table_with_both_counts_of_the_mixing() -> None:
