@@ -49,10 +49,10 @@ def measure(given: argparse.Namespace, batch: int) -> None:
     ]))  # fmt: skip
     roster, images = federation.roster, int(federation.roster.train_sizes[: given.clients].sum())
     with Executor(federation, 1) as executor:
-        sums = roster.protection.adding({}, "warm up").sums()
+        adding = roster.protection.adding({}, "warm up")
         for reply in executor.warm_up(range(given.clients)):
-            sums.add(reply)
-        state = ServerState(0, roster.method.start(roster.sizes, 0, sums).tensors)
+            adding.add(reply)
+        state = ServerState(0, roster.method.start(roster.sizes, 0, adding.sums()).tensors)
         sent = [roster.method.download(state, c, roster.sizes, 0) for c in range(given.clients)]
         jobs = [(Download(c, 0, 0, tensors), ClientMemory()) for c, tensors in enumerate(sent)]
         seconds: dict[int, list[float]] = {number: [] for number in given.together}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Protocol
@@ -15,13 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
+from fedcue.clients.failures import check_finite
 from fedcue.clients.interrupt import StopFlag
 from fedcue.clients.priors import UNKNOWN, estimate_priors
 from fedcue.config.settings import RunConfig
 from fedcue.data.augment import flip_and_crop
 from fedcue.data.clients import ClientData, Pool
 from fedcue.data.dataset import Indices
-from fedcue.errors import ClientError, DataError, Interrupted
+from fedcue.errors import ClientError
 from fedcue.methods.client import Client, Fit
 from fedcue.model.prompted import PromptedViT
 from fedcue.privacy.guard import Guard, Protection
@@ -29,9 +29,6 @@ from fedcue.rng import rng, torch_rng
 from fedcue.train.batches import FrozenValues, Samples
 from fedcue.train.sgd import fit
 from fedcue.types import ClientMemory, Download, Sizes, Tensors, Update, moved
-
-SUFFERED = (ClientError, DataError)
-"""What a client can honestly suffer: everything else is a bug and ends the run."""
 
 
 class FrozenImages(Protocol):
@@ -287,23 +284,3 @@ def tested_part(config: RunConfig, client: ClientData) -> tuple[Indices, Indices
     if config.evaluation.on == "validation":
         return client.validation, client.validation_labels
     return client.test, client.test_labels
-
-
-@contextmanager
-def naming_bugs(step: str, client: int, finished_rounds: int | None = None) -> Iterator[None]:
-    """Say in the traceback of a bug at which client, in which round and step it happened."""
-    try:
-        yield
-    except (*SUFFERED, Interrupted):
-        raise
-    except Exception as error:
-        when = "" if finished_rounds is None else f" in round {finished_rounds + 1}"
-        error.add_note(f"This is a bug, not a failure of the client: {step} of client {client}{when}.")
-        raise
-
-
-def check_finite(update: Update) -> None:
-    """Refuse an update that holds something that is not a number."""
-    for name, tensor in update.tensors.items():
-        if not torch.isfinite(tensor).all():
-            raise ClientError(f"its update of {name} is not finite")

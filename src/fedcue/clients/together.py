@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from fedcue.clients.host import SUFFERED, Host, Visit
+from fedcue.clients.failures import SUFFERED
+from fedcue.clients.host import Host, Visit
 from fedcue.clients.roster import Roster
 from fedcue.errors import ClientError, DataError
 from fedcue.model.vit import Architecture

@@ -14,8 +14,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from fedcue.clients.failures import SUFFERED, naming_bugs
 from fedcue.clients.federation import Federation
-from fedcue.clients.host import SUFFERED, Host, Prediction, naming_bugs
+from fedcue.clients.host import Host, Prediction
 from fedcue.clients.together import free_memory, together, train_together
 from fedcue.evaluate.accuracy import Accuracies
 from fedcue.evaluate.analysis import analyse

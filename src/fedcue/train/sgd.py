@@ -1,4 +1,4 @@
-"""The one local training loop: mini-batch SGD on a few named tensors."""
+"""Mini-batch SGD on a few named tensors: the training loop of one client (``together``: of several)."""
 
 from __future__ import annotations
 

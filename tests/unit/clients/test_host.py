@@ -6,8 +6,9 @@ import pytest
 import torch
 from support import SMALL
 
+from fedcue.clients.failures import check_finite, naming_bugs
 from fedcue.clients.federation import load_federation
-from fedcue.clients.host import Host, check_finite, naming_bugs
+from fedcue.clients.host import Host
 from fedcue.config.layers import load
 from fedcue.errors import ClientError
 from fedcue.types import ClientMemory, Download, Update
