@@ -71,7 +71,7 @@ def visits_of(federation: Any) -> Callable[[], object]:
     adding = roster.protection.adding({}, "warm up")
     adding.add(federation.host.warm_up(0))
     state = ServerState(0, roster.method.start(roster.sizes, 0, adding.sums()).tensors)
-    sent = Download(0, 0, 0, roster.method.download(state, 0, roster.sizes, 0))
+    sent = Download(0, 0, roster.method.download(state, 0, roster.sizes, 0))
     packed, memory = simulator._pack_download(sent), simulator.pack(ClientMemory().tensors)
     simulator.let_work(federation.host)
     return lambda: simulator.train(packed, memory)

@@ -54,7 +54,7 @@ def measure(given: argparse.Namespace, batch: int) -> None:
             adding.add(reply)
         state = ServerState(0, roster.method.start(roster.sizes, 0, adding.sums()).tensors)
         sent = [roster.method.download(state, c, roster.sizes, 0) for c in range(given.clients)]
-        jobs = [(Download(c, 0, 0, tensors), ClientMemory()) for c, tensors in enumerate(sent)]
+        jobs = [(Download(c, 0, tensors), ClientMemory()) for c, tensors in enumerate(sent)]
         seconds: dict[int, list[float]] = {number: [] for number in given.together}
         for turn in range(given.turns + 1):
             for number in given.together:

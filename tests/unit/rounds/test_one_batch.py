@@ -39,7 +39,7 @@ def at_work(federation: Federation) -> Iterator[tuple[Executor, list[tuple[Downl
     state = ServerState(0, roster.method.table(roster.sizes).first(0))
     sent = [roster.method.download(state, client, roster.sizes, 0) for client in range(4)]
     with Executor(federation, federation.config.workers) as executor:
-        yield executor, [(Download(c, 0, 0, tensors), ClientMemory()) for c, tensors in enumerate(sent)]
+        yield executor, [(Download(c, 0, tensors), ClientMemory()) for c, tensors in enumerate(sent)]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

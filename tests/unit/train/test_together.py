@@ -53,7 +53,7 @@ def state(name: str) -> ServerState:
 
 def jobs(tiny: TinyFederation, clients: range = range(3)) -> list[tuple[Download, ClientMemory]]:
     sent = state(tiny.method.name)
-    return [(Download(c, 0, 0, tiny.sent(sent, c)), ClientMemory()) for c in clients]
+    return [(Download(c, 0, tiny.sent(sent, c)), ClientMemory()) for c in clients]
 
 
 def largest_difference(one: Update, other: Update) -> float:
