@@ -39,11 +39,11 @@ def push(
     if not REPOSITORY.fullmatch(repository):
         raise ConfigError(f"{repository!r} is no repository of the hub. Give user/name.")
     with tempfile.TemporaryDirectory() as folder:
-        _staged(run, Path(folder), clients=clients, trusted=trusted, fetch=fetch)
+        staged(run, Path(folder), clients=clients, trusted=trusted, fetch=fetch)
         return _upload(Path(folder), repository, private)
 
 
-def _staged(
+def staged(
     run: Path, folder: Path, *, clients: bool = False, trusted: Collection[str] = (), fetch: bool = False
 ) -> None:
     """Write into ``folder`` what a repository holds."""
@@ -60,7 +60,10 @@ def _staged(
     if expanded(backbone).exists():
         _copy_backbone(locate(backbone), folder / "backbone")
         description["backbone"]["name"] = BESIDE
-    write_json(folder / "model.json", description)
+    try:
+        write_json(folder / "model.json", description)
+    except ValueError as error:
+        raise RunFolderError(f"{run / 'model.json'} is damaged: {error}. Repeat the run.") from error
     kept = ("model.safetensors", "clients.safetensors") if clients else ("model.safetensors",)
     for name in kept:
         if (run / name).is_symlink():

@@ -84,6 +84,9 @@ def test_nothing_else_of_this_machine_is_published(finished: Callable[..., Path]
     assert not [
         path for path in (tmp_path / "staged").rglob("*") if path.is_file() and b"auth" in path.read_bytes()
     ]
+    (run / "model.json").write_text(json.dumps(about | {"note": float("nan")}))
+    with pytest.raises(RunFolderError, match=r"model\.json is damaged"):
+        staged(run, tmp_path)
     (run / "model.safetensors").rename(tmp_path / "private")
     (run / "model.safetensors").symlink_to(tmp_path / "private")
     (tmp_path / "again").mkdir()
