@@ -50,6 +50,13 @@ def test_rows_that_nobody_moved_say_nothing_of_agreement() -> None:
     assert agreement(updates, start).tolist() == [[1, 1, -1], [1, 1, -1], [-1, -1, 1]]
 
 
+def test_rows_are_compared_if_both_moved_them_far_or_both_a_little() -> None:
+    start = {"head": torch.zeros(2, 2)}
+    moves = [[[4.0, 0], [1, 0]], [[4.0, 0], [-1, 0]], [[1.0, 0], [4, 0]]]
+    updates = [Update(n, 1, {"head": torch.tensor(move)}) for n, move in enumerate(moves)]
+    assert agreement(updates, start).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+
+
 @pytest.mark.parametrize("length", [1.0, 50.0])
 def test_how_strange_a_client_is_does_not_depend_on_the_length_of_what_is_compared(length: float) -> None:
     """Of three clients two send x and one -x, which is sqrt(|2x|^2 / 2|x|^2) = sqrt(2) away."""

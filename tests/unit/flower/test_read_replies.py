@@ -13,9 +13,10 @@ pytest.importorskip("flwr")
 
 import torch
 from support.canned_nodes import TEST_SIZE, TRAIN_SIZE, members, said, tensors
+from support.tables import roster_with
 
 from fedcue.errors import ClientError
-from fedcue.flower.expected import LARGEST, Expected
+from fedcue.flower.expected import LARGEST, Expected, expected_replies
 from fedcue.flower.messages import Member, Outcome, write_members, write_outcomes
 from fedcue.flower.replies import MOST_IMAGES, NAME, read_members, read_outcomes
 from fedcue.privacy.mechanisms import Privacy
@@ -104,6 +105,32 @@ def test_a_lie_about_a_test_is_a_named_failure(score: Any, on: str, reason: str)
     found = scored(score, on)
     assert isinstance(found, Failure)
     assert reason in found.reason
+
+
+POISON = [
+    ("fedvpt", lambda t: t["head"].fill_(3.4e38), "cannot be"),
+    ("fedvpt", lambda t: t["head"].fill_(1.0001 * LARGEST), "cannot be"),
+    ("ncm", lambda t: t["centroids"].fill_(3.4e38), "cannot be"),
+    ("cue", lambda t: t["moments"].fill_(3.4e38), "cannot be"),
+    ("ncm", lambda t: t["holds"].fill_(2**62), f"joined with {TRAIN_SIZE}"),
+    ("ncm", lambda t: t["holds"].fill_(-1), f"joined with {TRAIN_SIZE}"),
+    ("ncm", lambda t: t["holds"].fill_(3), f"count 30 images, but it joined with {TRAIN_SIZE}"),
+    ("ncm", lambda t: t["holds"].zero_(), "cannot be"),
+    ("sgpt", lambda t: t["counts"].fill_(2**62), "cannot be"),
+    ("sgpt", lambda t: t["counts"].fill_(-1), "cannot be"),
+    ("pfedpg", lambda t: t["prompt_change"].fill_(-3.4e38), "cannot be"),
+]
+
+
+@pytest.mark.parametrize(("method", "change", "reason"), POISON)
+def test_finite_numbers_that_no_client_can_have_are_named(method, change, reason) -> None:
+    first, later, _ = expected_replies(roster_with(f"method={method}", "training.epochs=1"))
+    expected = first if method in ("ncm", "cue") else later
+    honest = dict(tensors(expected.specs))
+    expected.check(honest, TRAIN_SIZE)
+    change(honest)
+    with pytest.raises(ClientError, match=reason):
+        expected.check(honest, TRAIN_SIZE)
 
 
 def test_who_joins_is_taken_to_the_edge_of_what_is_allowed() -> None:

@@ -86,35 +86,16 @@ def test_a_lie_in_words_is_a_named_failure(lie: str, tmp_path: Path) -> None:
     assert len(found[LIAR]) <= 200
 
 
-POISON = {
-    "head": ("fedvpt", TRAIN, lambda t: t["head"].fill_(3.4e38), "cannot be"),
-    "sums": ("ncm", WARM_UP, lambda t: t["centroids"].fill_(3.4e38), "cannot be"),
-    "moments": ("cue", WARM_UP, lambda t: t["moments"].fill_(3.4e38), "cannot be"),
-    "huge counts": ("ncm", WARM_UP, lambda t: t["holds"].fill_(2**62), f"joined with {TRAIN_SIZE}"),
-    "negative counts": ("ncm", WARM_UP, lambda t: t["holds"].fill_(-1), f"joined with {TRAIN_SIZE}"),
-    "too many": (
-        "ncm",
-        WARM_UP,
-        lambda t: t["holds"].fill_(3),
-        f"count 30 images, but it joined with {TRAIN_SIZE}",
-    ),
-    "a class nobody has": ("ncm", WARM_UP, lambda t: t["holds"].zero_(), "cannot be"),
-    "choices": ("sgpt", TRAIN, lambda t: t["counts"].fill_(2**62), "cannot be"),
-    "negative choices": ("sgpt", TRAIN, lambda t: t["counts"].fill_(-1), "cannot be"),
-    "change": ("pfedpg", TRAIN, lambda t: t["prompt_change"].fill_(-3.4e38), "cannot be"),
-}
-
-
-@pytest.mark.parametrize("poison", POISON)
-def test_finite_poison_is_a_named_failure(poison: str, tmp_path: Path) -> None:
-    method, kind, change, reason = POISON[poison]
-    result = with_liar(tmp_path, sends(kind, change), f"method={method}")
-    if method == "ncm":
-        found = {failure["client"]: failure["reason"] for failure in result.summary["warm_up_failures"]}
-    else:
-        found = reasons(result, "warm up" if kind == WARM_UP else "train")
+def test_finite_poison_is_a_named_failure(tmp_path: Path) -> None:
+    """One at the warm start, one in a round; ``test_read_replies.py`` tries many more, without a run."""
+    huge = sends(WARM_UP, lambda tensors: tensors["centroids"].fill_(3.4e38))
+    failures = with_liar(tmp_path / "first", huge, "method=ncm").summary["warm_up_failures"]
+    assert [failure["client"] for failure in failures] == [LIAR]
+    assert "cannot be" in failures[0]["reason"]
+    huge = sends(TRAIN, lambda tensors: tensors["head"].fill_(3.4e38))
+    found = reasons(with_liar(tmp_path / "later", huge), "train")
     assert found.keys() == {LIAR}
-    assert reason in found[LIAR]
+    assert "cannot be" in found[LIAR]
 
 
 def test_a_message_that_cannot_be_parsed_takes_no_other_with_it(tmp_path: Path) -> None:
