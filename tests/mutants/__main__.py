@@ -52,7 +52,9 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=60, help="seconds of tests for one fault")
     parser.add_argument("--again", action="store_true", help="try survivors again, after tests were mended")
     parser.add_argument("--report", action="store_true", help="only print the report")
-    parser.add_argument("--preload", nargs="*", default=["torch", "scipy", "pydantic", "hypothesis", "typer"])
+    parser.add_argument(
+        "--preload", nargs="*", default=["torch", "torch._dynamo", "scipy", "pydantic", "hypothesis", "typer"]
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     results = Path(".mutants").resolve() / f"seed-{options.seed}.jsonl"

@@ -87,6 +87,31 @@ def test_the_deviation_that_is_told_of_a_sum_is_that_of_the_draws_in_it(where, s
     assert told == pytest.approx({name: math.sqrt(draws) * deviation for name, deviation in one.items()})
 
 
+def test_a_share_of_noise_is_made_for_what_rounding_adds() -> None:
+    """Nine numbers in steps of 1/16: a record moves them by 1 and, rounded, by sqrt(9) / 16 more."""
+    told: dict[str, float] = {}
+
+    class Told(Shares):
+        def add(self, update, deviations, stream):
+            told.update(deviations)
+            return update
+
+    privacy = DifferentialPrivacy(where="distributed", noise=0.7, clip=0.5)
+    table, words = table_of(trained("head", (9,), zeros)), {"head": torch.zeros(9, dtype=torch.uint64)}
+    shares = Told(FixedPoint(fraction_bits=4), honest=2)
+    privacy.share(Update(0, 1, words), table, shares, lambda: NoiseStream.simulated(0))
+    assert told == pytest.approx({"head": 0.7 * (1 + 3 / 16)})
+
+
+def test_a_clients_statistics_are_shortened_together_each_measured_in_images() -> None:
+    """Sums of length 6 are three images of length 2; with counts of length 4 that is 5 images."""
+    privacy = DifferentialPrivacy(unit="client", radius=2.0, client_bound=1.0)
+    update = Update(0, 1, {"centroids": torch.full((3, 4, 5), 6 / 60**0.5), "holds": torch.full((4,), 2.0)})
+    found = privacy.bounded(update, {}, STATISTICS).tensors
+    assert found["centroids"].norm().item() == pytest.approx(6 / 5)
+    assert found["holds"].tolist() == pytest.approx([0.4] * 4)
+
+
 def test_central_noise_is_drawn_once_whatever_the_number_of_clients() -> None:
     privacy, table = DifferentialPrivacy(noise=1.0, clip=1e-6), table_of()
     for clients in (1, 50):
