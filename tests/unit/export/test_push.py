@@ -87,6 +87,7 @@ def test_nothing_else_of_this_machine_is_published(finished: Callable[..., Path]
     (run / "model.json").write_text(json.dumps(about | {"note": float("nan")}))
     with pytest.raises(RunFolderError, match=r"model\.json is damaged"):
         staged(run, tmp_path)
+    (run / "model.json").write_text(json.dumps(about))
     (run / "model.safetensors").rename(tmp_path / "private")
     (run / "model.safetensors").symlink_to(tmp_path / "private")
     (tmp_path / "again").mkdir()
