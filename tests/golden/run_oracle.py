@@ -553,7 +553,8 @@ class ClassMeans(Method):
         reply = {"centroids": (one_hot.T @ features)[None], "holds": one_hot.sum(axis=0).astype(np.int64)}
         if self.options["whiten"]:
             moments = features.T @ features
-            reply["moments"] = moments[np.tril_indices(len(moments))]
+            lower = np.tril_indices(len(moments))
+            reply["moments"] = moments[lower] * np.where(lower[0] == lower[1], 1.0, np.sqrt(2.0))
         return reply
 
     def start(self, replies: Mapping[int, State]) -> State:
@@ -568,8 +569,8 @@ class ClassMeans(Method):
         if self.options["whiten"]:
             width = len(transform)
             whole = np.zeros((width, width))
-            whole[np.tril_indices(width)] = total["moments"]
-            whole = whole + whole.T - np.diag(np.diag(whole))
+            whole[np.tril_indices(width)] = total["moments"] / np.sqrt(2.0)
+            whole = whole + whole.T + (np.sqrt(2.0) - 2.0) * np.diag(np.diag(whole))
             spread = (whole - (means.T * counts) @ means) / (counts.sum() - known.sum())
             even = np.trace(spread) / width * np.eye(width)
             transform = np.linalg.inv(np.linalg.cholesky(0.9 * spread + 0.1 * even))

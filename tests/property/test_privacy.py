@@ -28,8 +28,9 @@ from fedcue.methods.tensors import trained as trained_spec
 from fedcue.methods.tensors import zeros
 from fedcue.privacy.accounting import Ledger
 from fedcue.privacy.adding import clipped
-from fedcue.privacy.differential import DifferentialPrivacy
+from fedcue.privacy.differential import STATISTICS, DifferentialPrivacy
 from fedcue.privacy.mechanisms import PaperNoise
+from fedcue.privacy.sensitivity import MOMENTS, of_an_image
 from fedcue.privacy.stream import NoiseStream
 from fedcue.types import ServerState, Update
 
@@ -91,8 +92,7 @@ def test_one_record_moves_sums_and_counts_by_no_more_than_one_unit(seed, size, r
     other_labels[0] = label
     one, two = statistics(privacy, vectors, labels), statistics(privacy, others, other_labels)
     moved = sum(
-        float(((one[name] - two[name]) / privacy.sensitivity(KINDS[name], one[name])).square().sum())
-        for name in one
+        float(((one[name] - two[name]) / privacy.moves(one, TABLE)[name]).square().sum()) for name in one
     )
     assert math.sqrt(moved) <= 1 + 1e-9
 
@@ -102,9 +102,7 @@ def test_the_bound_on_sums_and_counts_is_reached():
     same = torch.zeros(1, LAYERS, WIDTH)
     same[..., 0] = 5.0
     one, two = (statistics(privacy, sign * same, torch.tensor([1])) for sign in (1, -1))
-    distance = (one["centroids"] - two["centroids"]).norm() / privacy.sensitivity(
-        "class_sums", one["centroids"]
-    )
+    distance = (one["centroids"] - two["centroids"]).norm() / privacy.moves(one, TABLE)["centroids"]
     assert distance.item() == pytest.approx(1)
 
 
@@ -115,20 +113,54 @@ def moments(privacy: DifferentialPrivacy, vectors: Tensor) -> Tensor:
     return found.reply(torch.float64)
 
 
-@given(SEEDS, st.floats(1e-3, 1e3), st.floats(0.1, 10))
-@settings(max_examples=100, deadline=None)
-def test_one_record_moves_second_moments_by_no_more_than_one_unit(seed, size, radius):
-    privacy = DifferentialPrivacy(radius=radius)
-    vectors = size * torch.randn(7, WIDTH, generator=stream(seed))
-    others = torch.cat([size * torch.randn(1, WIDTH, generator=stream(seed + 1)), vectors[1:]])
-    one, two = moments(privacy, vectors), moments(privacy, others)
-    assert float((one - two).norm()) <= privacy.sensitivity("moments", one) * (1 + 1e-9)
+def joint(privacy: DifferentialPrivacy, vectors: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Return class sums, counts and second moments of vectors ``[B, d]``: one release."""
+    return statistics(privacy, vectors[:, None], labels) | {"moments": moments(privacy, vectors)}
 
 
-def test_the_bound_on_second_moments_is_reached():
+def moved(privacy: DifferentialPrivacy, one: dict[str, Tensor], two: dict[str, Tensor]) -> float:
+    """Return how far apart two messages are, in units of the noise."""
+    moves = privacy.moves(one, ALL)
+    return math.sqrt(sum(float(((one[name] - two[name]) / moves[name]).square().sum()) for name in one))
+
+
+@given(SEEDS, st.floats(1e-3, 1e3), st.floats(0.1, 10), st.integers(0, CLASSES - 1), st.floats(0, 1))
+@settings(max_examples=150, deadline=None)
+def test_one_record_moves_statistics_with_second_moments_by_no_more_than_one_unit(
+    seed, size, radius, label, shrink
+):
+    privacy, generator = DifferentialPrivacy(radius=radius), stream(seed)
+    vectors = size * torch.randn(7, WIDTH, generator=generator)
+    labels = torch.randint(CLASSES, (7,), generator=generator)
+    others, other_labels = vectors.clone(), labels.clone()
+    others[0] = shrink * size * torch.randn(WIDTH, generator=generator)
+    other_labels[0] = label
+    assert moved(privacy, joint(privacy, vectors, labels), joint(privacy, others, other_labels)) <= 1 + 1e-9
+
+
+def test_no_two_vectors_move_the_statistics_by_more_than_one_unit_and_some_do():
+    """All lengths up to the radius and all angles, within a class and from one to another, on a grid."""
+    a, b, c = (of_an_image(1.0, 1, moments=True)[kind] for kind in STATISTICS)
+    p, q, t = torch.meshgrid(*[torch.linspace(low, 1, 201).double() for low in (0, 0, -1)], indexing="ij")
+    matrices = (p**4 + q**4 - 2 * (p * q * t) ** 2) / c**2
+    within = (p**2 + q**2 - 2 * p * q * t) / a**2 + matrices
+    across = (p**2 + q**2) / a**2 + 2 / b**2 + matrices
+    for largest in (within.max().item(), across.max().item()):
+        assert largest == pytest.approx(1, abs=1e-4)
+        assert largest <= 1 + 1e-12
+    assert 0.5 <= MOMENTS <= 2
+
+
+@pytest.mark.parametrize("label", [1, 2])
+def test_the_bound_on_statistics_with_second_moments_is_reached(label):
+    """In its class a record moves most at the cosine ``-k / 2``; into another one at a right angle."""
     privacy = DifferentialPrivacy(radius=2.0)
-    one, two = (moments(privacy, 9 * torch.eye(WIDTH)[row : row + 1]) for row in (0, 1))
-    assert float((one - two).norm()) == pytest.approx(privacy.sensitivity("moments", one))
+    cosine = -MOMENTS / 2 if label == 1 else 0.0
+    vectors = torch.zeros(2, WIDTH, dtype=torch.float64)
+    vectors[0, 0], vectors[1, 0], vectors[1, 1] = 9.0, 9 * cosine, 9 * math.sqrt(1 - cosine**2)
+    one = joint(privacy, vectors[:1], torch.tensor([1]))
+    two = joint(privacy, vectors[1:], torch.tensor([label]))
+    assert moved(privacy, one, two) == pytest.approx(1)
 
 
 @given(SEEDS, SEEDS, st.integers(1, 40), st.floats(1e-2, 1e2), st.floats(0.1, 50))
@@ -145,10 +177,9 @@ def test_any_two_clients_statistics_are_within_one_unit_where_clients_are_protec
         reply = statistics(privacy, vectors, labels) | {"moments": moments(privacy, vectors[:, 0])}
         return dict(privacy.leave(Update(0, images, reply), {}, ALL, noise(1)).tensors)
 
-    one, two, kinds = left(first), left(second), ALL.kinds
+    one, two = left(first), left(second)
     moved = sum(
-        float(((one[name] - two[name]) / privacy.sensitivity(kinds[name], one[name])).square().sum())
-        for name in one
+        float(((one[name] - two[name]) / privacy.moves(one, ALL)[name]).square().sum()) for name in one
     )
     assert math.sqrt(moved) <= 1 + 1e-9
 
@@ -216,7 +247,7 @@ def noise_of(privacy, seed: int) -> dict[str, Tensor]:
         noisy = added_up(privacy, SENT, noise(seed), update).tensors
     return {
         name: (noisy[name] - update.tensors[name])
-        / (privacy.noise * privacy.sensitivity(KINDS[name], update.tensors[name]))
+        / (privacy.noise * privacy.moves(update.tensors, TABLE)[name])
         for name in update.tensors
     }
 
@@ -315,17 +346,25 @@ def test_the_best_attack_on_dp_statistics_stays_below_the_stated_epsilon():
     assert 0.2 * stated < found < stated  # a real attack, and yet within the bound
 
 
-def test_the_best_attack_on_second_moments_stays_below_the_stated_epsilon():
-    """The worst pair: two records at the radius, at a right angle."""
+@pytest.mark.parametrize("label", [1, 2])
+def test_the_best_attack_on_statistics_with_second_moments_stays_below_the_stated_epsilon(label):
+    """The worst pairs: within a class, and from one class to another."""
     privacy, scores = DifferentialPrivacy(noise=1.0), []
-    pair = [moments(privacy, 3 * torch.eye(WIDTH)[row : row + 1]) for row in (0, 1)]
-    for number, sent in enumerate(pair):
-        generator = noise(27 + number)()
-        noisy = [privacy.noisy({"moments": sent}, ALL, generator)["moments"] for _ in range(6_000)]
-        scores.append(torch.stack(noisy) @ (pair[0] - pair[1]))
-    spent = Ledger()
-    spent.add([0], 1)
-    stated, found = spent.epsilon(1.0, 1e-5), measured_epsilon(*scores, delta=1e-5)
+    cosine = -MOMENTS / 2 if label == 1 else 0.0
+    other = torch.tensor([[cosine, math.sqrt(1 - cosine**2), 0.0, 0.0, 0.0]])
+    sent = [
+        joint(privacy, 3 * torch.eye(WIDTH)[:1], torch.tensor([1])),
+        joint(privacy, 3 * other, torch.tensor([label])),
+    ]
+    moves = privacy.moves(sent[0], ALL)
+    for number, message in enumerate(sent):
+        generator, found = noise(27 + number)(), []
+        for _ in range(3_000):
+            noisy = privacy.noisy(message, ALL, generator)
+            apart = ((noisy[n] * (sent[0][n] - sent[1][n])).sum() / moves[n] ** 2 for n in noisy)
+            found.append(torch.stack(list(apart)).sum())
+        scores.append(torch.stack(found))
+    stated, found = Ledger(releases={0: 1}).epsilon(1.0, 1e-5), measured_epsilon(*scores, delta=1e-5)
     assert 0.2 * stated < found < stated
 
 
@@ -412,7 +451,6 @@ def test_another_class_of_one_record_moves_peps_centroids_by_no_more_than_one_un
     labels = visit.samples.labels
     one, two = centroids(labels), centroids(torch.cat([labels[:-1], torch.tensor([3])]))
     moved = sum(
-        float(((one[name] - two[name]) / privacy.sensitivity(KINDS[name], one[name])).square().sum())
-        for name in one
+        float(((one[name] - two[name]) / privacy.moves(one, TABLE)[name]).square().sum()) for name in one
     )
     assert math.sqrt(moved) <= 1 + 1e-6

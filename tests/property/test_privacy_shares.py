@@ -87,7 +87,7 @@ def test_a_record_moves_words_by_no_more_than_the_noise_is_made_for(seed, bits, 
         ).tensors["head"].numpy().view(np.int64)
         for _ in range(2)
     )  # fmt: skip
-    sensitivity = privacy.sensitivity("shared", START["head"])
+    sensitivity = privacy.moves({"head": START["head"]}, TABLE)["head"]
     slack = 1 + of.shares(0).rounding({"head": START["head"]}, {"head": sensitivity})
     moved = math.sqrt(float(np.sum((one - other).astype(np.float64) ** 2)))
     assert moved <= sensitivity * rule.fixed_point.scale * slack * (1 + 1e-6)

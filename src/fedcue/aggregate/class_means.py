@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -76,5 +77,26 @@ class MomentSums:
         self.total = self.total + (exact.T @ exact).cpu()
 
     def reply(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return what is sent: the lower half ``[d (d + 1) / 2]``, row by row; the other half is the same."""
-        return self.total.to(dtype)[torch.ones_like(self.total, dtype=torch.bool).tril()]
+        """Return what is sent: the lower half ``[d (d + 1) / 2]``, row by row; the other half is the same.
+
+        What is off the diagonal is times the square root of two, so that the half is as long as the whole:
+        noise that hides it is then no more than it must be.
+        """
+        return (self.total / _in_half(self.total)).to(dtype)[_lower(self.total)]
+
+
+def whole(half: Tensor) -> Tensor:
+    """Return the symmetric matrix ``[d, d]`` of which ``half [d (d + 1) / 2]`` was sent, in float64."""
+    width = math.isqrt(2 * len(half))
+    matrix = half.new_zeros(width, width, dtype=torch.float64)
+    matrix[_lower(matrix)] = half.double()
+    return (matrix + matrix.tril(-1).T) * _in_half(matrix)
+
+
+def _lower(matrix: Tensor) -> Tensor:
+    return torch.ones_like(matrix, dtype=torch.bool).tril()
+
+
+def _in_half(matrix: Tensor) -> Tensor:
+    """Return what turns numbers of the half into those of the matrix."""
+    return torch.full_like(matrix, math.sqrt(0.5)).fill_diagonal_(1.0)

@@ -9,32 +9,34 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedcue.aggregate.class_means import whole
 from fedcue.aggregate.mean import Sums
 from fedcue.errors import FedcueError
 
 SHRINKAGE = 0.1
 """Share of the covariance that is taken as equal in all directions."""
 
-
-def whole(lower: Tensor) -> Tensor:
-    """Return a symmetric matrix ``[d, d]`` from its lower half ``[d (d + 1) / 2]``, in float64."""
-    width = math.isqrt(2 * len(lower))
-    half = lower.new_zeros(width, width, dtype=torch.float64)
-    half[torch.ones_like(half, dtype=torch.bool).tril()] = lower.double()
-    return half + half.tril(-1).T
+HIDDEN = 3.0
+"""How much larger than their mean variances are taken for that noise hides: chosen on validation images."""
 
 
 def valid(matrix: Tensor, deviation: float) -> Tensor:
-    """Return a noisy symmetric sum of squares ``[d, d]`` as one that can be: no variance below the noise.
+    """Return a noisy symmetric sum of squares ``[d, d]`` as one that can be.
 
-    Symmetric noise of this deviation shifts no variance by more than about ``2 deviation sqrt(d)``.
+    The noise of a half that is as long as the whole has this deviation on the diagonal and a square root of
+    two less off it: it shifts no variance by more than about ``deviation sqrt(2 d)``. Variances below that
+    say nothing of their directions, but their sum is known well: they are taken as equal, and as ``HIDDEN``
+    times their mean.
     """
     if not deviation:
         return matrix
     variances, directions = torch.linalg.eigh(matrix)
-    floor = 2 * deviation * math.sqrt(len(matrix))
-    raised: Tensor = (directions * variances.clamp(min=floor)) @ directions.T
-    return raised
+    edge = deviation * math.sqrt(2 * len(matrix))
+    hidden = variances <= edge
+    mean = variances[hidden].sum() / hidden.sum().clamp(min=1)
+    variances = torch.where(hidden, HIDDEN * mean.clamp(min=edge / 20), variances)
+    believed: Tensor = (directions * variances) @ directions.T
+    return believed
 
 
 def covariance(moments: Tensor, prototypes: Tensor, counts: Tensor, deviation: float = 0.0) -> Tensor:

@@ -38,7 +38,7 @@ def show_plan(config: RunConfig, as_json: bool) -> None:
         highlight=False,
     )
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    sections = (_clients, _ratios, _backbone, _traffic, _arithmetic, _memory, _time)
+    sections = (_clients, _ratios, _backbone, _traffic, _arithmetic, _memory, _privacy, _time)
     for section in sections:
         for number, (name, text) in enumerate(section(planned)):
             title = "" if number else f"[bold]{section.__name__.removeprefix('_')}[/]"
@@ -142,6 +142,21 @@ def _memory(plan: Plan) -> Rows:
     ]
     if memory.client_memories:
         rows.append(("clients keep", size(memory.client_memories)))
+    return rows
+
+
+def _privacy(plan: Plan) -> Rows:
+    spent = plan.privacy
+    if spent.get("name") != "dp":
+        return [("", spent["label"])] if spent else []
+    rows = [
+        ("spends", f"epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g} ({spent['accountant']})"),
+        ("protects", f"{spent['unit']} ({spent['neighbours']}) against {spent['against']}"),
+        ("noise", f"{spent['noise_multiplier']:.3g} times the sensitivity"),
+    ]
+    if spent["epsilon_before_rounds"] and plan.rounds:
+        before = f"epsilon {spent['epsilon_before_rounds']:.3g} alone"
+        rows.append(("before round 0", f"{before}, noise {spent['noise_multiplier_before_rounds']:.3g}"))
     return rows
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +16,6 @@ from fedcue.model.vit import Architecture
 from fedcue.privacy.accounting import Ledger
 from fedcue.privacy.differential import DifferentialPrivacy
 from fedcue.privacy.guard import fresh_stream
-from fedcue.privacy.mechanisms import Privacy
 
 
 @dataclass
@@ -29,7 +26,7 @@ class Enrolment:
     clients: int
     needed: int
     """How many must be there when the run starts or goes on."""
-    released: Counter[int] | None = None
+    released: Mapping[int, float] | None = None
     """What the run's journal says was released, by client; none if the run has not begun."""
     left_out: dict[int, str] = field(default_factory=dict)
     """Clients that were there and cannot take part, and why."""
@@ -63,14 +60,14 @@ class Enrolment:
         if roster is not None and late:
             _add(roster, late)
 
-    def earlier(self) -> dict[int, int]:
+    def earlier(self) -> dict[int, float]:
         """Return what clients released in earlier runs, in releases of this run's noise."""
         assert self.roster is not None
         privacy = self.roster.budget.privacy
         if not isinstance(privacy, DifferentialPrivacy) or privacy.noise is None:
             return {}
         spent = {client: value for client, value in self.register.spent.items() if value}
-        return {client: math.ceil(value * privacy.noise**2 - 1e-6) for client, value in spent.items()}
+        return {client: value * privacy.noise**2 for client, value in spent.items()}
 
     def _overdrawn(self, roster: Roster) -> dict[int, str]:
         """Return the clients whose images released more, in other runs, than this one can count with."""
@@ -81,11 +78,13 @@ class Enrolment:
             words = "its images were released in another run since this one began"
             before = self.released
             return {
-                c: words for c, count in earlier.items() if count > before[c] and c in self.register.places
+                c: words
+                for c, count in earlier.items()
+                if count > before.get(c, 0) + 1e-6 and c in self.register.places
             }
-        plan, over = _plan(roster), {}
+        plan, over = roster.budget.plan().releases, {}
         for client in earlier.keys() & self.register.members.keys():
-            ledger = Ledger(releases=Counter({0: earlier[client] + plan[client]}))
+            ledger = Ledger(releases={0: earlier[client] + plan.get(client, 0)})
             epsilon = ledger.epsilon(privacy.noise, privacy.delta)
             if epsilon > privacy.max_epsilon:
                 over[client] = (
@@ -114,15 +113,6 @@ class Enrolment:
             test_sizes=np.array([member.test_size for member in everyone]),
             stream=fresh_stream,
         )
-
-
-def _plan(roster: Roster) -> Counter[int]:
-    """Return how often each client will release something if no round is drawn again."""
-    plan = replace(roster.budget.fresh(), privacy=Privacy())
-    plan.warm_up()
-    for round_ in range(roster.schedule.rounds):
-        plan.visit(roster.schedule.drawn(round_), round_)
-    return plan.ledger.releases
 
 
 def _check_late(roster: Roster, member: Member) -> None:

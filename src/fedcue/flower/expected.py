@@ -15,7 +15,7 @@ from fedcue.privacy.differential import DifferentialPrivacy
 from fedcue.privacy.mechanisms import Privacy
 from fedcue.secure.refusals import SecureSumError
 from fedcue.secure.server import Server
-from fedcue.types import Tensors, TensorSpec
+from fedcue.types import Tensors, TensorSpec, TensorTable
 
 LARGEST = 1e9
 """No honest weight, feature or loss is larger; sums and squares of such numbers are finite in float32."""
@@ -106,9 +106,8 @@ class Expected:
         privacy = self.privacy
         if not isinstance(privacy, DifferentialPrivacy) or privacy.central or privacy.noise is None:
             return 0.0
-        assert spec.kind is not None, "privacy=dp admits no tensor without a kind"
-        like = torch.empty([_size(size) for size in spec.shape], device="meta")
-        return MOST_NOISE * privacy.noise * privacy.sensitivity(spec.kind, like)
+        like = {s.name: torch.empty([_size(size) for size in s.shape], device="meta") for s in self.specs}
+        return MOST_NOISE * privacy.noise * privacy.moves(like, TensorTable(self.specs))[spec.name]
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,7 @@ def expected_replies(roster: Roster) -> tuple[Expected, Expected, Expected]:
     first = tuple(spec for spec in uploads if spec.replied)
     later = tuple(spec for spec in uploads if spec.returned)
     return (
-        Expected(first, privacy, epochs),
+        Expected(first, privacy.before_rounds(), epochs),
         Expected(later, privacy, epochs),
         Expected((), privacy, epochs, roster.config.evaluation.on),
     )

@@ -88,7 +88,7 @@ class Journal:
 
 def weighed(weight: float, delta: float) -> float:
     """Return the epsilon of releases of this weight."""
-    return Ledger(releases=Counter({0: 1})).epsilon(weight**-0.5, delta) if weight else 0.0
+    return Ledger(releases={0: 1}).epsilon(weight**-0.5, delta) if weight else 0.0
 
 
 def _weights(file: IO[bytes]) -> Counter[str]:

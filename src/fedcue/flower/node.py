@@ -86,7 +86,8 @@ class Node:
     def release(self, client: int, first: bool) -> None:
         """Write down what the client is about to release, or raise ``BudgetSpent`` if it may not."""
         privacy, table = self.host.config.privacy, self.host.table
-        releases = releases_before(privacy, table) if first else releases_of_a_visit(table)
+        releases = releases_before(table) if first else releases_of_a_visit(table)
+        privacy = privacy.before_rounds() if first else privacy
         self.journal.release(self._images(client), privacy, releases, self.run)
 
     def _images(self, client: int) -> str:

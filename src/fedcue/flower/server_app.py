@@ -7,7 +7,6 @@ import json
 import logging
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from fedcue.flower.terms import Terms
 from fedcue.machine import one_thread
 from fedcue.model.shapes import shape_of
 from fedcue.options import Options
+from fedcue.privacy.accounting import Ledger
 from fedcue.record.folder import RunFolder
 from fedcue.rounds.loop import Run
 from fedcue.rounds.observers import TRAINING, Observer, Several
@@ -116,27 +116,28 @@ def serve(grid: Grid, deployment: Deployment, observer: Observer) -> Result:
         folder.close()
 
 
-def _released(folder: RunFolder, clients: int) -> Counter[int]:
+def _released(folder: RunFolder, clients: int) -> dict[int, float]:
     """Return what the journal of a run that goes on says was released, by client."""
     before = folder.checkpoints.newest().totals.get("releases", 0)
     return _counted(released_so_far(folder, clients, before))
 
 
-def _counted(journal: Iterable[tuple[Sequence[int], int]]) -> Counter[int]:
-    releases: Counter[int] = Counter()
+def _counted(journal: Iterable[tuple[Sequence[int], float]]) -> dict[int, float]:
+    ledger = Ledger()
     for clients, count in journal:
-        releases.update(dict.fromkeys(clients, count))
-    return releases
+        ledger.add(clients, count)
+    return ledger.releases
 
 
-def _charge(folder: RunFolder, earlier: Mapping[int, int]) -> None:
+def _charge(folder: RunFolder, earlier: Mapping[int, float]) -> None:
     """Count what clients released in earlier runs as if it had been released in this one."""
     if not earlier:
         return
     known = _counted(folder.read_releases())
     for client, count in earlier.items():
-        if count > known[client]:
-            folder.append_release([client], count - known[client])
+        more = count - known.get(client, 0)
+        if more > 1e-6:
+            folder.append_release([client], more)
 
 
 def check(config: RunConfig) -> None:

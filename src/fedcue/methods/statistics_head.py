@@ -11,9 +11,13 @@ from torch import Tensor
 
 import fedcue.methods as fm
 from fedcue.aggregate.closed_form import class_means, covariance, prototype_head, scatter_of_means, whitening
+from fedcue.types import Kind
 
 WHITEN = "make directions comparable by the covariance within classes"
-PARTS = "class sums of so many random parts of a class's images: more to estimate a covariance from"
+PARTS = (
+    "class sums of so many random parts of a class's images: more to estimate a covariance from "
+    "(privacy=dp: 1, since one image of another class deals the others out anew)"
+)
 
 
 def class_statistics(
@@ -25,11 +29,13 @@ def class_statistics(
 ) -> list[fm.TensorSpec]:
     """Declare class sums and counts and, if asked for, the lower half of the second moments.
 
-    With ``each`` the server needs every client's sums and counts. Sums are by ``parts``, counts are not.
+    With ``each`` the server needs every client's sums and counts. Sums are by ``parts``, counts are not. With
+    several parts one image of another class moves many others from part to part: no sensitivity is declared.
     """
+    sums: Kind | None = "class_sums" if parts == 1 else None
     shape = (parts, sizes.classes, sizes.width)
     rows = [
-        fm.reply("centroids", shape, "class_sums", rows=1, dtype=dtype),
+        fm.reply("centroids", shape, sums, rows=1, dtype=dtype),
         fm.reply("holds", (sizes.classes,), "class_counts", rows=0, dtype=torch.int64),
     ]
     specs = [replace(spec, each=each) for spec in rows]

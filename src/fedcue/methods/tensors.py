@@ -66,7 +66,7 @@ def statistic(
 def reply(
     name: str,
     shape: Shape,
-    kind: Kind,
+    kind: Kind | None,
     rows: int | None = None,
     returned: bool = False,
     dtype: torch.dtype = torch.float32,

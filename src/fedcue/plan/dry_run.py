@@ -68,6 +68,8 @@ class Plan:
     travel: Travel
     arithmetic: Arithmetic
     memory: Memory
+    privacy: dict[str, Any]
+    """What the run's summary will say of its privacy if no round is drawn again."""
     workers: int
     gflops: float
     efficiency: float
@@ -99,6 +101,7 @@ def plan(config: RunConfig, gflops: float | None = None) -> Plan:
         travel=typical.travel(),
         arithmetic=arithmetic,
         memory=typical.memory(),
+        privacy=stand.federation.roster.budget.planned().summary().get("privacy", {}),
         workers=workers,
         gflops=gflops,
         efficiency=EFFICIENCY,

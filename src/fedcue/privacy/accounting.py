@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -26,6 +25,9 @@ ORDERS = (*(1 + step / 10 for step in range(1, 100)), *range(11, 65))
 class Ledger:
     """How often each client released something, or what secret samples were drawn.
 
+    A release with other noise counts by the square of the ratio: Gaussian releases add up by one over the
+    square of their noise.
+
     If it is known who takes part in which round, a record is touched only by the releases of its
     own client, and the client with most of them bounds all. If the sample of ``sample`` out of
     ``clients`` is secret, every round touches every record with that probability. This second
@@ -36,39 +38,45 @@ class Ledger:
     sample: int | None = None
     clients: int = 0
     rounds: int = 0
-    releases: Counter[int] = field(default_factory=Counter)
+    releases: dict[int, float] = field(default_factory=dict)
 
-    def add(self, clients: Iterable[int], releases: int) -> None:
+    def add(self, clients: Iterable[int], releases: float) -> None:
         """Record a round (or the warm start) in which each of ``clients`` releases so many times."""
         self.rounds += 1
         for client in clients:
-            self.releases[client] += releases
+            self.releases[client] = self.releases.get(client, 0) + releases
 
-    def after(self, clients: Iterable[int], releases: int) -> Ledger:
+    def after(self, clients: Iterable[int], releases: float) -> Ledger:
         """Return the ledger as it would be after such a round."""
         ledger = replace(self, releases=self.releases.copy())
         ledger.add(clients, releases)
         return ledger
 
     @property
-    def most(self) -> int:
+    def most(self) -> float:
         """Releases of the client with most of them."""
         return max(self.releases.values(), default=0)
 
     @property
-    def total(self) -> int:
+    def total(self) -> float:
         """Releases of all clients together."""
-        return self.releases.total()
+        return sum(self.releases.values())
 
     def epsilon(self, noise: float, delta: float) -> float:
         """Return the epsilon spent so far at ``delta``."""
-        if self.most and self.sample is None:
-            return _exact(noise / math.sqrt(self.most), delta)
-        return self.renyi(noise, delta)
+        return self.exact(noise, delta) if self.sample is None else self.renyi(noise, delta)
+
+    def exact(self, noise: float, delta: float) -> float:
+        """Return what is spent if everybody knows who took part: Gaussian releases compose exactly."""
+        return _exact(noise / math.sqrt(self.most), delta) if self.most else 0.0
 
     def renyi(self, noise: float, delta: float) -> float:
-        """Return Renyi's bound on it, which is never less."""
-        return _renyi(noise, delta, *self._spent) if self.most else 0.0
+        """Return Renyi's bound on what is spent; a secret sample makes it less."""
+        if not self.most:
+            return 0.0
+        if self.sample is None:
+            return _renyi(noise / math.sqrt(self.most), delta)
+        return _renyi(noise, delta, self.rounds, self.sample, self.clients)
 
     def noise_for(self, epsilon: float, delta: float) -> float:
         """Return the least noise with which all of it spends no more than ``epsilon``."""
@@ -77,7 +85,7 @@ class Ledger:
             return float(dp.get_sigma_gaussian(epsilon, delta) * math.sqrt(self.most)) * (1 + 1e-9)
 
         def event(noise: float) -> Any:
-            return _event(noise, *self._spent)
+            return _event(noise, self.rounds, self.sample or 0, self.clients)
 
         bracket = dp.LowerEndpointAndGuess(1e-3, 1.0)
         return float(dp.calibrate_dp_mechanism(_accountant, event, epsilon, delta, bracket, tol=1e-4))
@@ -90,12 +98,8 @@ class Ledger:
         how = "exact composition of Gaussian releases" if self.sample is None else "Renyi"
         return f"dp-accounting {version('dp-accounting')}, {how}"
 
-    @property
-    def _spent(self) -> tuple[int, int, int]:
-        return (self.most, 0, 0) if self.sample is None else (self.rounds, self.sample, self.clients)
 
-
-def _event(noise: float, count: int, sample: int, clients: int) -> Any:
+def _event(noise: float, count: int = 1, sample: int = 0, clients: int = 0) -> Any:
     """Return ``count`` Gaussian releases, each of a secret sample if there is one."""
     dp = _accounting()
     release = dp.GaussianDpEvent(noise)
@@ -111,7 +115,7 @@ def _exact(noise: float, delta: float) -> float:
 
 
 @lru_cache
-def _renyi(noise: float, delta: float, count: int, sample: int, clients: int) -> float:
+def _renyi(noise: float, delta: float, count: int = 1, sample: int = 0, clients: int = 0) -> float:
     accountant = _accountant()
     accountant.compose(_event(noise, count, sample, clients))
     return float(accountant.get_epsilon(delta))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -10,28 +11,8 @@ from fedcue.errors import BudgetSpent, ConfigError
 from fedcue.privacy.accounting import Ledger
 from fedcue.privacy.differential import DifferentialPrivacy
 from fedcue.privacy.mechanisms import PaperNoise, Privacy
+from fedcue.privacy.promise import AGAINST, FRESH, NOT_COVERED, SIMULATED, UNITS
 from fedcue.types import TensorTable
-
-AGAINST = {
-    "central": "everyone who sees what the server sends or publishes; the server itself is trusted",
-    "local": "everyone, a server that follows the protocol included",
-    "distributed": "everyone, a server that follows the protocol included, as long as it knows the noise of "
-    "no more than privacy.colluding clients of a round",
-    "secret": "; and only as long as nobody but the server knows who took part (not other clients either)",
-}
-NOT_COVERED = (
-    "test images, and how many of them each client reports as right in a deployment; choices made by "
-    "looking at results; that a client failed; who knows or guesses the seed of a simulation; "
-    "what a simulation writes down beside the model: class priors in model.json, counts in "
-    "analysis.safetensors, clients' own tensors, accuracies, the seed in config.toml"
-)
-
-
-UNITS = {"image": "one training record", "client": "one client with all its training records"}
-"""What a neighbouring federation has another of, by ``privacy.unit``."""
-
-SIMULATED = "simulated noise: who knows the seed can compute it again"
-FRESH = "keys of 256 bits of the operating system, at each client or at the server"
 
 
 class Schedule(Protocol):
@@ -66,7 +47,7 @@ class Budget:
     ledger: Ledger
     simulated: bool = True
     """Whether the noise follows from the seed of a simulation."""
-    journal: Callable[[Sequence[int], int], None] | None = None
+    journal: Callable[[Sequence[int], float], None] | None = None
     """Told who is about to release how often, where a release cannot be repeated bit for bit."""
 
     @classmethod
@@ -83,17 +64,20 @@ class Budget:
         """Return the same budget with nothing spent."""
         return replace(self, ledger=Ledger(self.ledger.sample, self.ledger.clients), journal=None)
 
+    def planned(self) -> Budget:
+        """Return the budget as it will be after the last round."""
+        return replace(self, ledger=self.plan())
+
     def warm_up(self) -> None:
         """Count the releases of the warm start."""
-        releases = releases_before(self.privacy, self.table)
-        if releases:
-            self._release(self.schedule.first(), releases, "The warm start")
+        if releases_before(self.table):
+            self._release(self.schedule.first(), self._worth, "The warm start")
 
     def visit(self, clients: Iterable[int], round_: int) -> None:
         """Count the releases of a round that is about to start, unless the budget does not allow it."""
         self._release(list(clients), releases_of_a_visit(self.table), f"Round {round_ + 1}")
 
-    def _release(self, clients: Sequence[int], releases: int, when: str) -> None:
+    def _release(self, clients: Sequence[int], releases: float, when: str) -> None:
         privacy, after = self.privacy, self.ledger.after(clients, releases)
         if isinstance(privacy, DifferentialPrivacy) and privacy.noise is not None:
             epsilon = after.epsilon(privacy.noise, privacy.delta)
@@ -107,7 +91,7 @@ class Budget:
                 self.journal(clients, releases)
         self.ledger = after
 
-    def recount(self, journal: Iterable[tuple[Sequence[int], int]]) -> None:
+    def recount(self, journal: Iterable[tuple[Sequence[int], float]]) -> None:
         """Count again what a run's journal says was released."""
         for clients, releases in journal:
             self.ledger.add(clients, releases)
@@ -131,7 +115,7 @@ class Budget:
         return self.ledger.epsilon(privacy.noise, privacy.delta)
 
     @property
-    def released(self) -> int:
+    def released(self) -> float:
         """How often clients released something under differential privacy, all together."""
         return self.ledger.total if isinstance(self.privacy, DifferentialPrivacy) else 0
 
@@ -156,11 +140,14 @@ class Budget:
                 "epsilon": self.epsilon,
                 "delta": privacy.delta,
                 "epsilon_by_renyi": self.ledger.renyi(privacy.noise or 1.0, privacy.delta),
+                "epsilon_by_exact_composition": self.ledger.exact(privacy.noise or 1.0, privacy.delta),
                 "unit": UNITS[privacy.unit],
                 "neighbours": "replace-one",
                 "where": privacy.where,
                 "sample": privacy.sample,
                 "noise_multiplier": privacy.noise,
+                "noise_multiplier_before_rounds": privacy.head_noise,
+                "epsilon_before_rounds": self.before_rounds().epsilon(privacy.noise or 1.0, privacy.delta),
                 "clip": privacy.clip,
                 "releases_of_one_client": self.ledger.most,
                 "noise": SIMULATED if self.simulated else FRESH,
@@ -170,43 +157,70 @@ class Budget:
             }
         }
 
+    def plan(self) -> Ledger:
+        """Return the ledger as it will be after the last round, if no round is drawn again."""
+        return self._visits(self.before_rounds())
+
+    def before_rounds(self) -> Ledger:
+        """Return the ledger as it is after what clients are asked for before round 0."""
+        ledger = self.fresh().ledger
+        if releases_before(self.table):
+            ledger.add(self.schedule.first(), self._worth)
+        return ledger
+
+    @property
+    def _worth(self) -> float:
+        """What a client's release before round 0 costs, in releases of a round."""
+        privacy = self.privacy
+        if not isinstance(privacy, DifferentialPrivacy) or privacy.head_noise is None:
+            return 1
+        return ((privacy.noise or 1.0) / privacy.head_noise) ** 2
+
     def _settled(self, privacy: DifferentialPrivacy) -> DifferentialPrivacy:
         """Return the options with the noise they leave open; all rounds of the run must fit."""
-        plan = self._plan()
+        ratio = self._ratio(privacy)
+        self.privacy = privacy.model_copy(update={"noise": 1.0, "head_noise": ratio})
+        plan = self.plan()
         needed = plan.noise_for(privacy.max_epsilon, privacy.delta) if plan.most else 1.0
-        if privacy.noise is None:
-            return privacy.model_copy(update={"noise": needed})
-        spent = plan.epsilon(privacy.noise, privacy.delta)
-        if spent > privacy.max_epsilon:
+        noise = needed if privacy.noise is None else privacy.noise
+        spent = plan.epsilon(noise, privacy.delta)
+        if privacy.noise is not None and spent > privacy.max_epsilon:
             raise ConfigError(
                 f"{self.schedule.rounds} rounds with privacy.noise={privacy.noise:g} would spend "
                 f"epsilon={spent:.2f}, more than privacy.max_epsilon={privacy.max_epsilon:g}. "
                 f"Give privacy.noise={needed:.4g} or more (or none at all), fewer rounds, or a larger budget."
             )
-        return privacy
+        return privacy.model_copy(update={"noise": noise, "head_noise": noise * ratio})
 
-    def _plan(self) -> Ledger:
-        """Return the ledger as it will be after the last round, if no round is drawn again."""
-        ahead = self.fresh()
-        if isinstance(ahead.privacy, DifferentialPrivacy):
-            ahead.privacy = ahead.privacy.model_copy(update={"noise": None})  # nothing is refused on the way
-        ahead.warm_up()
+    def _ratio(self, privacy: DifferentialPrivacy) -> float:
+        """Return the noise of what is sent before round 0, in noises of a round.
+
+        Releases add up by ``1 / noise^2``. Of the sum for the client that is drawn most, the release before
+        round 0 gets ``head_share`` and those of its visits get the rest.
+        """
+        if not releases_before(self.table):
+            return 1.0
+        if privacy.head_noise is not None:
+            if privacy.noise is None:
+                raise ConfigError(
+                    "privacy.head_noise is given without privacy.noise. Give both, or privacy.head_share "
+                    "instead."
+                )
+            return privacy.head_noise / privacy.noise
+        visits = self._visits(self.fresh().ledger).most
+        return math.sqrt((1 / privacy.head_share - 1) / visits) if visits else 1.0
+
+    def _visits(self, ledger: Ledger) -> Ledger:
+        """Add to a ledger all visits of the run."""
         for round_ in range(self.schedule.rounds):
-            ahead.visit(self.schedule.drawn(round_), round_)
-        return ahead.ledger
+            ledger.add(self.schedule.drawn(round_), releases_of_a_visit(self.table))
+        return ledger
 
 
-def releases_before(privacy: Privacy, table: TensorTable) -> int:
-    """Return how often a client releases something before round 0.
-
-    Class sums and counts are one release. Second moments are another, unless a client's whole reply has a
-    bound of its own.
-    """
+def releases_before(table: TensorTable) -> int:
+    """Return how often a client releases something before round 0: all its statistics are one release."""
     kinds = {spec.kind for spec in table if spec.replied}
-    if not kinds & {"class_sums", "moments"}:
-        return 0
-    apart = isinstance(privacy, DifferentialPrivacy) and privacy.unit == "image"
-    return 1 + int("moments" in kinds and apart)
+    return int(bool(kinds & {"class_sums", "moments"}))
 
 
 def releases_of_a_visit(table: TensorTable) -> int:

@@ -17,6 +17,7 @@ from fedcue.privacy.adding import PrivateAdding, bounded_statistics, clipped
 from fedcue.privacy.class_sums import ClippedSums
 from fedcue.privacy.mechanisms import Privacy, Streams
 from fedcue.privacy.noise import add_gaussian, most_noise
+from fedcue.privacy.sensitivity import of_an_image, units
 from fedcue.privacy.shares import Shares
 from fedcue.privacy.stream import NoiseStream
 from fedcue.types import Kind, Tensors, TensorSpec, TensorTable, Update
@@ -29,7 +30,7 @@ class DifferentialPrivacy(Privacy):
     """Gaussian noise on clipped changes and on clipped statistics of all classes.
 
     All changes of a client are one vector of length ``clip`` at most, so that another record, or another
-    client, moves it by at most ``2 * clip``. How far statistics move is said in ``sensitivity``. That
+    client, moves it by at most ``2 * clip``. How far statistics move is said in ``moves``. That
     holds if each vector follows from its own record and public values alone, so priors have no part in it.
     """
 
@@ -52,6 +53,12 @@ class DifferentialPrivacy(Privacy):
     )
     noise: float | None = Field(
         default=None, gt=0, description="times the sensitivity (default: as max_epsilon needs)"
+    )
+    head_share: float = Field(
+        default=0.5, gt=0, lt=1, description="share of the budget for what is sent before round 0"
+    )
+    head_noise: float | None = Field(
+        default=None, gt=0, description="noise of what is sent before round 0 (default: as head_share needs)"
     )
     clip: float = Field(default=1.0, gt=0, description="longest change of a client")
     radius: float = Field(default=1.0, gt=0, description="longest cls token in a layer")
@@ -86,6 +93,10 @@ class DifferentialPrivacy(Privacy):
     def secret_sample(self) -> bool:
         """Whether nobody but the server learns who takes part."""
         return self.sample == "secret"
+
+    def before_rounds(self) -> DifferentialPrivacy:
+        """Return the options with the noise of what clients send before round 0."""
+        return self if self.head_noise is None else self.model_copy(update={"noise": self.head_noise})
 
     def upload_dtype(self, spec: TensorSpec) -> torch.dtype:
         """Return the type in which a declared upload leaves a client: statistics in float64."""
@@ -140,18 +151,12 @@ class DifferentialPrivacy(Privacy):
         update = clipped(update, reference, table, self.clip)
         if self.unit == "image":
             return update
-        return bounded_statistics(update, table, self.units, self.client_bound)
-
-    @property
-    def units(self) -> dict[Kind, float]:
-        """The length that an image of length ``radius`` gives to statistics of a kind."""
-        return {"class_sums": self.radius, "class_counts": 1.0, "moments": self.radius**2}
+        return bounded_statistics(update, table, units(self.radius), self.client_bound)
 
     def share(self, update: Update, table: TensorTable, shares: Shares, stream: Streams) -> Update:
         """Add the client's share of the noise to its words."""
         assert self.noise is not None, "the noise is settled before the first client is asked"
-        kinds, tensors = table.kinds, update.tensors
-        moves = {name: self.sensitivity(kinds[name], tensors[name]) for name in tensors}
+        tensors, moves = update.tensors, self.moves(update.tensors, table)
         noise = self.noise * (1 + shares.rounding(tensors, moves))
         return shares.add(update, {name: noise * move for name, move in moves.items()}, stream())
 
@@ -166,23 +171,20 @@ class DifferentialPrivacy(Privacy):
         """Add noise to the sums, if the server is trusted; then drop classes that are rare or absent."""
         return PrivateAdding(self, adding, reference, table, stream, shares)
 
-    def sensitivity(self, kind: Kind, tensor: Tensor) -> float:
-        """Return how far one image, or one client, moves a tensor of this kind, in units of its noise.
+    def moves(self, tensors: Tensors, table: TensorTable) -> dict[str, float]:
+        """Return how far one image, or one client, moves each tensor of a message, in units of its noise.
 
-        Class sums and counts are released as one vector. An image that stays in its class moves
-        the sums by ``2 sqrt(L) radius`` and no count; one that changes class moves the sums by
-        ``sqrt(2 L) radius`` and two counts by one, so ``sqrt(2)``. Divided by ``2 sqrt(L) radius``
-        and by 2 both move the whole by at most 1. Second moments, a release of their own, move by
-        ``|x x^T - y y^T| <= sqrt(2) radius^2``. A client's statistics, all of them one vector no longer
-        than ``client_bound`` in units of an image, move by twice that.
+        A client's changes move by ``2 clip``. Its statistics are one vector (``sensitivity``): each of them
+        moves by its length at most, and all of them by 1 in these lengths. If a whole client is protected
+        they are no longer than ``client_bound`` in units of an image, and move by twice that.
         """
-        if kind not in STATISTICS:
-            return 2 * self.clip
+        kinds = {name: table.kinds[name] for name in tensors}
         if self.unit == "client":
-            return 2 * self.client_bound * self.units[kind]
-        if kind == "class_sums":
-            return 2 * math.sqrt(len(tensor)) * self.radius
-        return 2.0 if kind == "class_counts" else math.sqrt(2) * self.radius**2
+            lengths = {kind: 2 * self.client_bound * unit for kind, unit in units(self.radius).items()}
+        else:
+            layers = [len(tensors[name]) for name in tensors if kinds[name] == "class_sums"]
+            lengths = of_an_image(self.radius, max(layers, default=1), "moments" in kinds.values())
+        return {name: lengths.get(kinds[name], 2 * self.clip) for name in tensors}
 
     def noisy(self, tensors: Tensors, table: TensorTable, stream: NoiseStream) -> dict[str, Tensor]:
         """Return tensors with noise on them, in float64."""
@@ -193,11 +195,11 @@ class DifferentialPrivacy(Privacy):
                 f"privacy.noise={self.noise:g} is more than its grid allows for {values} numbers: "
                 f"at most {most_noise(values):.3g}. Give a larger privacy.max_epsilon."
             )
-        kinds, out = table.kinds, {}
-        for name in sorted(tensors):
-            deviation = self.noise * self.sensitivity(kinds[name], tensors[name])
-            out[name] = add_gaussian(tensors[name].double(), deviation, stream)
-        return out
+        moves = self.moves(tensors, table)
+        return {
+            name: add_gaussian(tensors[name].double(), self.noise * moves[name], stream)
+            for name in sorted(tensors)
+        }
 
     def deviations(self, sums: Sums, table: TensorTable, shares: Shares | None = None) -> dict[str, float]:
         """Return the deviation of the noise in each of the sums."""
@@ -205,8 +207,8 @@ class DifferentialPrivacy(Privacy):
         draws = sums.updates if self.where == "local" else 1.0
         if shares is not None:
             draws = sums.updates / shares.honest
-        usual, kinds = self.noise * math.sqrt(draws), table.kinds
-        return {name: usual * self.sensitivity(kinds[name], tensor) for name, tensor in sums.tensors.items()}
+        usual = self.noise * math.sqrt(draws)
+        return {name: usual * move for name, move in self.moves(sums.tensors, table).items()}
 
     def drop_rare(self, sums: Sums, table: TensorTable) -> None:
         """Set sums and counts to zero where the noisy count says nothing; afterthought, so free."""

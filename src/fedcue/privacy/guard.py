@@ -80,7 +80,11 @@ class Protection:
     def guard(self, client: int, moment: int | str) -> Guard:
         """Return the protection of one client at the warm start or in a round."""
         stream = partial(self.stream, client, moment)
-        return Guard(self.privacy, self.aggregation, self._summing(moment), stream, self.shares(moment))
+        return Guard(self.at(moment), self.aggregation, self._summing(moment), stream, self.shares(moment))
+
+    def at(self, moment: int | str) -> Privacy:
+        """Return what protects clients at the warm start or in a round."""
+        return self.privacy.before_rounds() if moment == "warm up" else self.privacy
 
     def shares(self, moment: int | str) -> Shares | None:
         """Return over whom the noise of a sum is shared, if clients add it."""
@@ -100,7 +104,7 @@ class Protection:
         """Return how the server adds up the updates of clients that were all sent ``reference``."""
         rule = self.aggregation.adding(reference, self._summing(moment))
         stream = partial(self.stream, "server", moment)
-        return self.privacy.adding(rule, reference, self.table, stream, self.shares(moment))
+        return self.at(moment).adding(rule, reference, self.table, stream, self.shares(moment))
 
 
 def check_protection(method: str, summing: Summing, aggregation: Aggregation, privacy: Privacy) -> None:

@@ -50,6 +50,10 @@ class Privacy(Options):
     def check(self, method: str, table: TensorTable) -> None:
         """Raise a ``ConfigError`` if what the method uploads cannot be protected."""
 
+    def before_rounds(self) -> Privacy:
+        """Return what holds for what clients send before round 0."""
+        return self
+
     def upload_dtype(self, spec: TensorSpec) -> torch.dtype:
         """Return the type in which a declared upload leaves a client."""
         return spec.dtype

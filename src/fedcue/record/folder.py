@@ -96,7 +96,7 @@ class RunFolder:
         """Whether there is something to go on from; a run stopped in its warm start has to start anew."""
         return self.checkpoints.any() or bool(self.read_metrics())
 
-    def append_release(self, clients: Sequence[int], releases: int) -> None:
+    def append_release(self, clients: Sequence[int], releases: float) -> None:
         """Append to ``releases.jsonl``, before it happens, that these clients release something."""
         line = json.dumps({"clients": [int(client) for client in clients], "releases": releases}) + "\n"
         path = self.path / "releases.jsonl"
@@ -107,21 +107,22 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
 
-    def read_releases(self) -> list[tuple[list[int], int]]:
+    def read_releases(self) -> list[tuple[list[int], float]]:
         """Return who released how often, as far as that was written down."""
         path = self.path / "releases.jsonl"
-        releases: list[tuple[list[int], int]] = []
+        releases: list[tuple[list[int], float]] = []
         damaged = f"{path} is damaged, so that what was spent is not known. Put it back, or start a new run."
         try:
             records = _records(path)
         except RunFolderError as error:
             raise RunFolderError(damaged) from error
         for record in records:
-            clients, count = record.get("clients"), record.get("releases")
-            numbers: list[Any] = [*clients, count] if isinstance(clients, list) and clients else [None]
-            if not all(type(number) is int and 0 <= number < 2**31 for number in numbers) or count == 0:
+            clients, count = record.get("clients"), _positive(record.get("releases"))
+            own: list[Any] = clients if isinstance(clients, list) and clients else [None]
+            known = all(type(client) is int and 0 <= client < 2**31 for client in own)
+            if not known or count is None:
                 raise RunFolderError(damaged)
-            releases.append((numbers[:-1], numbers[-1]))
+            releases.append((own, count))
         return releases
 
     @property
@@ -265,3 +266,8 @@ def _commit() -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return commit.stdout.strip() + "+" * bool(changed.stdout.strip()) if commit.returncode == 0 else "unknown"
+
+
+def _positive(value: Any) -> float | None:
+    """Return a number above 0 as it is, anything else as none."""
+    return value if type(value) in (int, float) and 0 < value < 2**31 else None

@@ -114,15 +114,15 @@ def check_state(roster: Roster, state: ServerState) -> None:
             )
 
 
-def released_so_far(folder: RunFolder, clients: int, released: int) -> list[tuple[list[int], int]]:
+def released_so_far(folder: RunFolder, clients: int, released: float) -> list[tuple[list[int], float]]:
     """Return what was released so far: no less than there was at the last checkpoint."""
     journal = folder.read_releases()
     found = sum(len(own) * count for own, count in journal)
     strange = any(client >= clients for own, _ in journal for client in own)
-    if found < released or strange:
-        problem = ", some of unknown clients" if strange else f" where there were {released}"
+    if found < released * (1 - 1e-9) or strange:
+        problem = ", some of unknown clients" if strange else f" where there were {released:g}"
         raise RunFolderError(
-            f"{folder.path / 'releases.jsonl'} tells of {found} releases{problem}: what was "
+            f"{folder.path / 'releases.jsonl'} tells of {found:g} releases{problem}: what was "
             "spent is not known. Put the file back, or start a new run."
         )
     return journal

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
-from fedcue.aggregate.class_means import MomentSums
+from fedcue.aggregate.class_means import MomentSums, whole
 from fedcue.aggregate.closed_form import (
+    HIDDEN,
     SHRINKAGE,
     class_means,
     covariance,
@@ -16,7 +19,6 @@ from fedcue.aggregate.closed_form import (
     ridge_head,
     valid,
     whitening,
-    whole,
 )
 from fedcue.aggregate.mean import Sums, sum_updates
 from fedcue.errors import FedcueError
@@ -129,13 +131,6 @@ def test_class_means_of_sums_weigh_every_image_alike():
     assert counts.tolist() == [4, 4, 4]
 
 
-def test_the_whole_of_a_symmetric_matrix_follows_from_its_half():
-    x = torch.randn(5, 4, dtype=torch.float64)
-    sums = MomentSums()
-    sums.add(x)
-    torch.testing.assert_close(whole(sums.reply(torch.float64)), x.T @ x)
-
-
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_ridge_head_is_the_least_squares_of_one_hot_labels_and_a_penalty(bias):
     """The penalty is as many further images, along the axes, whose labels are zero."""
@@ -167,9 +162,9 @@ def lower(*variances: float) -> torch.Tensor:
     return matrix[torch.ones_like(matrix, dtype=torch.bool).tril()]
 
 
-def test_no_variance_of_noisy_moments_is_below_the_noise():
-    """Of deviation 0.5 in four directions: 2 x 0.5 x sqrt(4) = 2."""
-    noisy, mended = lower(-1, 1, 9, 100), lower(2, 2, 9, 100)
+def test_variances_below_the_noise_of_moments_are_three_times_their_mean():
+    """The edge, of deviation 0.5 in four directions: 0.5 x sqrt(8); the mean of what lies below is 0.4."""
+    noisy, mended = lower(-0.4, 1.2, 9, 100), lower(1.2, 1.2, 9, 100)
     torch.testing.assert_close(valid(whole(noisy), 0.5), whole(mended))
     assert torch.equal(valid(whole(noisy), 0.0), whole(noisy))
     zeros, counts = torch.zeros(3, 4), torch.tensor([5, 5, 0])
@@ -205,6 +200,23 @@ def test_a_head_of_means_is_that_of_the_published_formula(parts):
     table = FedCOF(parts=parts).table(Sizes(classes=3, width=4, depth=2, patch=4, clients=3))
     head = head_of_means(sum_updates(replies, table), shrinkage, bias=False)
     np.testing.assert_allclose(head["head"].numpy(), expected, atol=1e-6)
+
+
+def test_variances_that_noise_hides_are_taken_as_equal_and_the_others_are_believed():
+    """In 100 directions; the noise of a half that was sent is that of a symmetric matrix."""
+    generator = torch.Generator().manual_seed(0)
+    noise = whole(3.0 * torch.randn(5050, generator=generator, dtype=torch.float64))
+    edge = 3.0 * math.sqrt(2 * 100)
+    assert torch.linalg.eigvalsh(noise)[-1].item() == pytest.approx(edge, rel=0.1)
+    truth = torch.diag(torch.cat([torch.full((5,), 50 * edge), torch.full((95,), 0.3 * edge)])).double()
+    found = torch.linalg.eigvalsh(valid(truth + noise, 3.0))
+    hidden = found[found < edge]
+    assert len(hidden) > 60
+    torch.testing.assert_close(hidden, hidden.mean().expand_as(hidden))
+    assert 0.1 * HIDDEN * edge < hidden[0] < 0.3 * HIDDEN * edge
+    torch.testing.assert_close(found[-5:], truth.diagonal()[:5], rtol=0.05, atol=0)
+    assert torch.linalg.eigvalsh(valid(noise, 3.0)).min() > 0
+    assert torch.equal(valid(truth, 0.0), truth)
 
 
 def test_without_any_class_there_is_no_head():

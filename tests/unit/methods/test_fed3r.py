@@ -9,6 +9,7 @@ from support import SMALL
 from test_statistics_head import features_and_labels
 
 import fedcue
+from fedcue.aggregate.class_means import MomentSums
 from fedcue.aggregate.mean import sum_updates
 from fedcue.errors import ConfigError
 from fedcue.methods.fed3r import Fed3R, projection
@@ -68,8 +69,10 @@ def test_replies_may_come_in_any_order_and_from_any_split_of_a_client(federation
         vectors = method.vectors(method.personal(tiny.client(client), {}), tiny.batch(client)).double()
         for own in (slice(0, 3), slice(3, 8)):
             x, labels = vectors[own], torch.eye(4, dtype=torch.float64)[tiny.batch(client).labels[own]]
-            lower = tuple(torch.tril_indices(x.shape[1], x.shape[1]))
-            tensors = {"centroids": (labels.T @ x)[None], "holds": labels.sum(0), "moments": (x.T @ x)[lower]}
+            moments = MomentSums()
+            moments.add(x)
+            sums = {"centroids": (labels.T @ x)[None], "holds": labels.sum(0)}
+            tensors = {**sums, "moments": moments.reply(torch.float64)}
             parts.append(Update(len(parts), len(x), tensors))
     for updates in (replies[::-1], parts, parts[::-1]):
         found = tiny.method.start(tiny.sizes, 0, sum_updates(updates, table)).tensors

@@ -9,6 +9,7 @@ from support.tables import STATISTICS, combined, roster_with
 from fedcue.aggregate.mean import PlainAdding
 from fedcue.config.layers import dump, load
 from fedcue.errors import BudgetSpent, ConfigError, FedcueError
+from fedcue.privacy.accounting import Ledger
 from fedcue.privacy.budget import Budget
 from fedcue.privacy.guard import fresh_stream
 from fedcue.types import Update
@@ -101,6 +102,7 @@ def test_the_noise_is_as_much_as_the_budget_needs():
 
 def test_a_round_beyond_the_budget_is_not_run():
     budget = budget_of("privacy.max_epsilon=4", "rounds=3")
+    budget.warm_up()
     for round_ in range(3):
         budget.visit([0, 1, 2], round_)
     with pytest.raises(FedcueError, match="more than privacy.max_epsilon=4"):
@@ -110,6 +112,34 @@ def test_a_round_beyond_the_budget_is_not_run():
 def test_a_run_that_would_exceed_its_budget_is_not_started():
     with pytest.raises(ConfigError, match="Give privacy.noise=.* or more"):
         budget_of("privacy.noise=0.5")
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("method", ["cue", "pep"])
+def test_the_head_before_round_0_gets_its_share_of_the_budget_and_rounds_the_rest(method, share):
+    """Gaussian releases add up by one over the square of their noise: by hand, for the client drawn most."""
+    budget = budget_of(f"method={method}", f"privacy.head_share={share}", "privacy.max_epsilon=4", "rounds=7")
+    noise, head_noise = budget.privacy.noise, budget.privacy.head_noise
+    drawn = [client for round_ in range(7) for client in budget.schedule.drawn(round_)]
+    visits = max(map(drawn.count, drawn)) * {"cue": 1, "pep": 2}[method]
+    head, rounds = 1 / head_noise**2, visits / noise**2
+    assert head / (head + rounds) == pytest.approx(share)
+    together = Ledger(releases={0: 1}).epsilon((head + rounds) ** -0.5, 1e-5)
+    assert together == pytest.approx(4, rel=1e-6)
+
+
+def test_a_head_alone_gets_all_of_the_budget():
+    budget = budget_of("method=fed3r", "privacy.head_share=0.1", "privacy.max_epsilon=4")
+    assert budget.privacy.head_noise == budget.privacy.noise
+    assert Ledger(releases={0: 1}).epsilon(budget.privacy.noise, 1e-5) == pytest.approx(4, rel=1e-6)
+
+
+def test_noise_of_the_head_may_be_given_beside_that_of_rounds_only():
+    given = ("method=cue", "privacy.max_epsilon=40", "privacy.head_noise=1.5")
+    privacy = budget_of(*given, "privacy.noise=9").privacy
+    assert (privacy.noise, privacy.head_noise) == (9, 1.5)
+    with pytest.raises(ConfigError, match=r"Give both, or privacy\.head_share"):
+        budget_of(*given)
 
 
 def test_a_delta_that_gives_a_record_away_is_refused():
@@ -144,6 +174,7 @@ def test_who_holds_a_class_has_both_images_and_a_mean_of_it(count, mean):
 
 def test_a_refused_round_is_not_spent():
     budget = budget_of("privacy.max_epsilon=4", "rounds=3")
+    budget.warm_up()
     for round_ in range(3):
         budget.visit([0, 1, 2], round_)
     spent, told = budget.epsilon, []

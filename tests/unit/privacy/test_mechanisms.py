@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from fedcue.privacy.mechanisms import PaperNoise
 from fedcue.privacy.shares import Shares
 from fedcue.privacy.stream import NoiseStream
 from fedcue.secure.fixed_point import FixedPoint
-from fedcue.types import TensorSpec, Update
+from fedcue.types import Kind, TensorSpec, Update
 
 STATISTICS = table_of(reply("centroids", (3, 4, 5), "class_sums"), reply("holds", (4,), "class_counts"))
 
@@ -29,32 +30,49 @@ def test_the_papers_and_our_default_budgets() -> None:
     assert (privacy.where, privacy.sample) == ("central", "known")
 
 
+def moves(privacy: DifferentialPrivacy, layers: int, *without: str) -> dict[str, float]:
+    """Return how far each kind moves, where it is sent with the others."""
+    shapes = {
+        "shared": (1,),
+        "own": (1,),
+        "class_sums": (layers, 4, 5),
+        "class_counts": (4,),
+        "moments": (15,),
+    }
+    kinds: list[Kind] = [kind for kind in get_args(Kind) if kind not in without]
+    table = table_of(*[TensorSpec(kind, shapes[kind], returned=True, kind=kind) for kind in kinds])
+    return privacy.moves({kind: torch.zeros(shapes[kind]) for kind in kinds}, table)
+
+
 def test_sensitivities_by_hand() -> None:
-    """Replace-one: a clipped change moves by twice the clip, sums of L layers by 2 sqrt(L) radii."""
+    """Replace-one: a clipped change moves by twice the clip, sums of L layers by 2 sqrt(L) radii.
+
+    With second moments, at ``k = 1``, sums and moments move by sqrt(4.5) and counts by sqrt(18).
+    """
     privacy = DifferentialPrivacy(clip=0.3, radius=2.0)
-    assert privacy.sensitivity("shared", torch.zeros(1)) == pytest.approx(0.6)
-    assert privacy.sensitivity("own", torch.zeros(1)) == pytest.approx(0.6)
-    assert privacy.sensitivity("class_sums", torch.zeros(3, 4, 5)) == pytest.approx(4 * math.sqrt(3))
-    assert privacy.sensitivity("class_counts", torch.zeros(4)) == 2.0
-    assert privacy.sensitivity("moments", torch.zeros(4)) == pytest.approx(math.sqrt(2) * 4)
+    found = moves(privacy, 3, "moments")
+    assert (found["shared"], found["own"]) == pytest.approx((0.6, 0.6))
+    assert (found["class_sums"], found["class_counts"]) == pytest.approx((4 * math.sqrt(3), 2.0))
+    found = moves(privacy, 1)
+    assert found["class_sums"] == pytest.approx(2 * math.sqrt(4.5))
+    assert found["class_counts"] == pytest.approx(math.sqrt(18))
+    assert found["moments"] == pytest.approx(4 * math.sqrt(4.5))
 
 
 def test_sensitivities_of_a_client_by_hand() -> None:
     """Replace-one client: changes by twice the clip, statistics by twice the bound in units of an image."""
-    privacy = DifferentialPrivacy(clip=0.3, radius=2.0, unit="client", client_bound=5.0)
-    assert privacy.sensitivity("shared", torch.zeros(1)) == pytest.approx(0.6)
-    assert privacy.sensitivity("class_sums", torch.zeros(3, 4, 5)) == pytest.approx(20)
-    assert privacy.sensitivity("class_counts", torch.zeros(4)) == pytest.approx(10)
-    assert privacy.sensitivity("moments", torch.zeros(4)) == pytest.approx(40)
+    found = moves(DifferentialPrivacy(clip=0.3, radius=2.0, unit="client", client_bound=5.0), 3)
+    assert found["shared"] == pytest.approx(0.6)
+    assert found["class_sums"] == pytest.approx(20)
+    assert found["class_counts"] == pytest.approx(10)
+    assert found["moments"] == pytest.approx(40)
 
 
-@pytest.mark.parametrize(
-    ("unit", "moments", "releases"), [("image", False, 1), ("image", True, 2), ("client", True, 1)]
-)
-def test_moments_are_a_release_of_their_own_unless_clients_are_bounded(unit, moments, releases) -> None:
+@pytest.mark.parametrize("moments", [False, True])
+def test_all_statistics_before_round_0_are_one_release(moments) -> None:
     specs = [*STATISTICS.specs, *([reply("moments", (6,), "moments")] if moments else [])]
-    privacy = DifferentialPrivacy(unit=unit)
-    assert releases_before(privacy, table_of(*specs)) == releases
+    assert releases_before(table_of(*specs)) == 1
+    assert releases_before(table_of()) == 0
 
 
 @pytest.mark.parametrize(("clients", "kept"), [(1, True), (4, True), (100, False)])

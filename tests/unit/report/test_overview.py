@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.run_folders import groups_in, write_run
+from support.tables import roster_with
 
 from fedcue.report.groups import group_runs
 from fedcue.report.overview import _training, failures, headline, privacy
@@ -34,6 +35,27 @@ def test_failures_and_privacy_are_told(tmp_path: Path) -> None:
     assert texts[1] == "client 7, step train, reason NaN"
     [(_, lines)] = privacy(group_runs(runs))
     assert {line.name: line.text for line in lines} == {"name": "paper", "epsilon": "0.2"}
+
+
+def test_what_was_promised_is_told_with_both_accountants(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    budget = roster_with("privacy=dp", "method=cue", "clients_per_round=10").budget
+    told = budget.planned().summary()["privacy"]
+    write_run(tmp_path / "run", done=2, privacy=told)
+    [(_, lines)] = privacy(group_runs(find_runs([tmp_path])))
+    shown = {line.name: line.text for line in lines}
+    assert shown["unit"] == "one training record"
+    assert shown["neighbours"] == "replace-one"
+    assert "exact composition" in shown["accountant"]
+    numbers = {
+        "epsilon",
+        "delta",
+        "epsilon by renyi",
+        "epsilon by exact composition",
+        "epsilon before rounds",
+    }
+    assert numbers < shown.keys()
+    assert {"noise multiplier", "noise multiplier before rounds", "against", "not covered"} < shown.keys()
 
 
 @pytest.mark.parametrize(

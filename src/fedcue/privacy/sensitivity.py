@@ -1,0 +1,40 @@
+"""How far one image, or one client, moves statistics that are released together, as one vector.
+
+Class sums, counts and second moments are divided by lengths ``a``, ``b`` and ``c``, so that one image moves
+the whole by at most 1. For vectors of length 1, ``L`` layers of them in the sums:
+
+- An image that stays in its class, at the cosine ``t``, moves sums by ``sqrt(2 (1 - t))`` in each layer and
+  moments by ``sqrt(2 (1 - t^2))``. Moments never move most where sums do.
+- One that changes class moves sums by ``sqrt(2 L)``, two counts by 1, moments by ``sqrt(2 (1 - t^2))``.
+
+With ``c^2 = k a^2`` the first is at most 1, whatever ``t``, if ``a^2 = 4 L - 2 + 2 / k + k / 2``; then ``b``
+is what the second leaves. Shorter vectors move the whole less as long as ``k`` is between 1/2 and 2: at 1/2
+the derivative of the first by one length ``p`` is still that of sums and ``(p + 1) (2 p - 1)^2`` or more.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fedcue.types import Kind
+
+MOMENTS = 1.0
+"""The noise of second moments to that of class sums, squared: ``k``, chosen on validation images."""
+
+
+def of_an_image(radius: float, layers: int, moments: bool) -> dict[Kind, float]:
+    """Return the lengths ``a``, ``b`` and ``c`` for vectors no longer than ``radius`` in any layer."""
+    if not moments:
+        return {"class_sums": 2 * math.sqrt(layers) * radius, "class_counts": 2.0}
+    sums = 4 * layers - 2 + 2 / MOMENTS + MOMENTS / 2
+    counts = 2 * sums / (sums - 2 * layers - 2 / MOMENTS)
+    return {
+        "class_sums": math.sqrt(sums) * radius,
+        "class_counts": math.sqrt(counts),
+        "moments": math.sqrt(MOMENTS * sums) * radius**2,
+    }
+
+
+def units(radius: float) -> dict[Kind, float]:
+    """Return the length that an image of length ``radius`` gives to each of a client's statistics."""
+    return {"class_sums": radius, "class_counts": 1.0, "moments": radius**2}
