@@ -57,7 +57,7 @@ class _Totals(BaseModel):
     warm_up_upload_bytes: Annotated[int, Field(ge=0)]
     seconds: float
     warm_up_failures: list[dict[Literal["client", "reason"], int | str]] = []
-    releases: Annotated[int, Field(ge=0)] = 0
+    releases: Annotated[float, Field(ge=0)] = 0
 
 
 class _Header(BaseModel):
