@@ -46,6 +46,7 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 METHODS = {"ncm": [], "ncm, whitened": ["method.whiten=true"], "fed3r": []}
 UNITS = ("image", "client")
 PLACES = ("central", "local")
+NOISY = {"central": "server", "local": "each client"}
 PRIORS = ("none", "test")
 CHUNK = 1024
 
@@ -226,23 +227,22 @@ def table(cells: Sequence[Cell], prior: str) -> str:
         values = [mean(cells, **same, unit=unit, where=where, epsilon=epsilon) for epsilon in columns]
         values.append(mean(cells, **same, epsilon="none"))
         shown = ["" if value is None else "–" if math.isnan(value) else f"{value:.1f}" for value in values]
-        by = "server" if where == "central" else "each client"
-        lines.append(f"| {data} | {method} | {unit} | {by} | {' | '.join(shown)} |")
+        lines.append(f"| {data} | {method} | {unit} | {NOISY[where]} | {' | '.join(shown)} |")
     return "\n".join(lines)
 
 
 def figure(cells: Sequence[Cell]) -> Figure:
-    """Return accuracy by epsilon with noise by a trusted server, a panel for each dataset."""
+    """Return accuracy by epsilon for one protected image, a panel for each dataset."""
     panels = []
     for data in dict.fromkeys(cell.data for cell in cells):
         lines = []
-        for slot, (method, unit) in enumerate(product(METHODS, UNITS)):
-            same = {"data": data, "method": method, "prior": "none", "unit": unit, "where": "central"}
+        for slot, (method, where) in enumerate(product(METHODS, PLACES)):
+            same = {"data": data, "method": method, "prior": "none", "unit": "image", "where": where}
             found = [mean(cells, **same, epsilon=f"{epsilon:g}") for epsilon in EPSILONS]
             values = [None if value is None or math.isnan(value) else value / 100 for value in found]
-            lines.append(Series(f"{method}, one {unit}", list(EPSILONS), values, slot))
+            lines.append(Series(f"{method}, noise by {NOISY[where]}", list(EPSILONS), values, slot))
         axes = Axis("epsilon", log=True), Axis("mean accuracy of the clients", percent=True)
-        panels.append(Panel("line", *axes, tuple(lines), title=data))
+        panels.append(Panel("line", *axes, tuple(lines), title=f"{data}: what it costs to hide one image"))
     return Figure("accuracy-epsilon", "Accuracy of heads in closed form by epsilon", tuple(panels))
 
 

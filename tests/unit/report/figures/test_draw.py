@@ -15,6 +15,7 @@ from support.run_folders import groups_in, write_run
 from fedcue.report.figures import draw
 from fedcue.report.figures.catalogue import build
 from fedcue.report.figures.draw import STYLE, paint, save
+from fedcue.report.figures.figure import Axis, Figure, Panel, Series
 from fedcue.report.groups import RunGroup
 
 
@@ -101,3 +102,14 @@ def test_letters_that_no_font_has_are_told_of_once(
     assert [record.message for record in caplog.records if "No font here has" in record.message]
     assert len(caplog.records) == 1
     assert "猫" in (tmp_path / "f.svg").read_text()
+
+
+def test_a_logarithmic_axis_has_labels_at_its_round_numbers_alone() -> None:
+    series = Series("a", [0.5, 1.0, 2.0, 8.0], [0.1, 0.2, 0.3, 0.4])
+    panel = Panel("line", Axis("epsilon", log=True), Axis("accuracy"), (series,))
+    with mpl.rc_context(STYLE):
+        canvas = paint(Figure("f", "f", (panel,)))
+        canvas.draw_without_rendering()
+    axis = canvas.axes[0].xaxis
+    assert {text for tick in axis.get_minor_ticks() if (text := tick.label1.get_text())} == set()
+    assert {"0.5", "1", "2", "5"} <= {tick.get_text() for tick in axis.get_majorticklabels()}
