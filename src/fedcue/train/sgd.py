@@ -1,4 +1,7 @@
-"""Mini-batch SGD on a few named tensors: the training loop of one client (``together``: of several)."""
+"""The local training loop: mini-batch SGD on a few named tensors.
+
+It trains one client; ``together`` trains several in one batch.
+"""
 
 from __future__ import annotations
 

@@ -94,6 +94,8 @@ def test_runs_that_differ_at_test_only_train_the_same_model() -> None:
     assert asked_at_test(load("default", ["method.logit_prior=test"])) == [
         "method.logit_prior=test",
         "evaluation.priors=labels",
+        "evaluation.temperature=1.25",
+        "evaluation.labelled=0",
     ]
 
 

@@ -113,7 +113,12 @@ def test_a_variant_that_only_tests_otherwise_is_not_trained(table: RunTable) -> 
         ["training.lr=0.5"],
     ]
     (test,) = plan.missing[0].retests()
-    assert test.changes == ("method.logit_prior=test", "evaluation.priors=uniform")
+    assert test.changes == (
+        "method.logit_prior=test",
+        "evaluation.priors=uniform",
+        "evaluation.temperature=1.25",
+        "evaluation.labelled=0",
+    )
     do(plan)
     assert [(row["variant"], row["mean"], row.get("log_prior_mean", "")) for row in plan.rows()] == [
         ("", "0.5", ""),
