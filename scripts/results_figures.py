@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from statistics import fmean, stdev
 
-from results import Results
+from results import Results, paper
 from results_mixing import Point, mixing
 from results_shown import MAIN, PEP_EVEN
 
@@ -27,12 +27,16 @@ LINES = {  # names of runs, and what the figure calls them
 
 
 def by_round(results: Results, table: str = MAIN) -> Figure:
-    """Return mean accuracy by round; the title says where PEP-FedPT passes FedVPT's end."""
+    """Return mean accuracy by round; the title is its message, the legend has the ends and the paper's."""
     series = []
     for slot, (name, label) in enumerate(LINES.items()):
         curve = results.curve(table, name)
         if curve:
-            series.append(_line(curve, label, slot))
+            printed = paper(table, name)
+            if name == PEP_EVEN:
+                printed = paper(f"{table}-priors", "pep", variant="method.prior=uniform")
+            ends = f"{100 * fmean(curve[max(curve)]):.1f}, paper {printed:.1f}" if printed else ""
+            series.append(_line(curve, f"{label}: {ends}" if ends else label, slot))
     panel = Panel(
         "line",
         Axis("rounds of 5 clients"),

@@ -155,6 +155,8 @@ def test_the_figures_title_is_its_message(tmp_path: Path) -> None:
     assert results_figures.message(found, MAIN) == (
         "PEP-FedPT passes FedVPT's last accuracy by round 10 of 20\nand ends 20 points above it"
     )
+    names = [series.name for series in results_figures.by_round(found).panels[0].series]
+    assert names == ["PEP-FedPT: 70.0, paper 95.5", "FedVPT: 50.0, paper 83.6"]
     results_figures.save(results_figures.by_round(found), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
     keep(tmp_path, PEP_EVEN, 0.495)
