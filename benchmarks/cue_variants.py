@@ -6,15 +6,23 @@ Run with ``PYTHONPATH=benchmarks`` and ``--methods cue,cue_variants:Mixed``, say
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 import fedcue.methods as fm
-from fedcue.aggregate.closed_form import covariance, prototype_head, whitening
+from fedcue.aggregate.closed_form import (
+    class_means,
+    covariance,
+    head_of_means,
+    prototype_head,
+    ridge_head,
+    whitening,
+)
 from fedcue.methods.cue import Cue
 from fedcue.methods.pep import class_scores, mean_centroids, move_prototypes
+from fedcue.methods.statistics_head import class_statistics
 from fedcue.types import TensorTable
 
 
@@ -198,3 +206,33 @@ class Scaled(Cue):
         """Return the scaled logits; in the rate of the prompts a small step."""
         features = batch.features(self.prompter(tensors, batch))[:, 0]
         return fm.classify(tensors, features) * torch.exp(0.01 * tensors["log_scale"])
+
+
+class Started(Cue):
+    """Another head in closed form to start from: ridge regression (Fed3R), or that of class means (FedCOF)."""
+
+    name: ClassVar[str] = "cue_started"
+
+    by: Literal["fed3r", "fedcof"] = "fed3r"
+    ridge: float = fm.Field(default=0.01, gt=0)
+    shrinkage: float = fm.Field(default=1.0, ge=0)
+
+    def replies(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
+        """Declare what the closed form needs: second moments, or every client's own class sums."""
+        if self.by == "fedcof":
+            return class_statistics(sizes, each=True)
+        return class_statistics(sizes, moments=True, dtype=torch.float64)
+
+    def head(self, sums: fm.Sums) -> fm.Tensors:
+        """Return the head in closed form, its logits as long as those of class means.
+
+        A class's own prototype is ``scale`` above the mean of all logits, on average over classes.
+        """
+        means, counts = class_means(sums)
+        if self.by == "fed3r":
+            head = ridge_head(sums, self.ridge, bias=True)
+        else:
+            head = {**head_of_means(sums, self.shrinkage, bias=False), "head_bias": torch.zeros(len(means))}
+        logits = (means.float() @ head["head"].T + head["head_bias"])[counts > 0]
+        above = logits[:, counts > 0].diagonal() - logits.mean(1)
+        return {name: value * (self.scale / above.mean()) for name, value in head.items()}

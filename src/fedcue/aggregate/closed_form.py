@@ -153,7 +153,8 @@ def unit_rows(weights: Tensor, bias: bool) -> dict[str, Tensor]:
     A class nobody holds has weights 0, and the logit 0.
     """
     rows = weights[:, :-1] if bias else weights
-    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=1e-6)
+    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    lengths = torch.where(lengths > 0, lengths, 1.0)
     head = {"head": (rows / lengths).float()}
     return {**head, "head_bias": (weights[:, -1] / lengths[:, 0]).float()} if bias else head
 

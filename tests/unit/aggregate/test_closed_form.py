@@ -156,6 +156,17 @@ def test_a_ridge_head_of_fewer_images_than_directions_is_finite_and_right_about_
     assert torch.equal(logits[:, 1], torch.zeros(2))  # a class nobody holds
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_however_strong_the_ridge_every_class_that_is_held_has_weights_of_length_one(bias):
+    """A ridge that outweighs everything leaves the direction of the class sums."""
+    x, labels = drawn(images=30)
+    sums = summed(x, labels, classes=4)
+    toward = sums.tensors["centroids"][0]
+    head = ridge_head(sums, 1e12, bias)["head"].double()
+    torch.testing.assert_close(head[:3], toward[:3] / toward[:3].norm(dim=1, keepdim=True), atol=1e-6, rtol=0)
+    assert not head[3].any(), "a class nobody holds"
+
+
 def lower(*variances: float) -> torch.Tensor:
     """Return the lower half of a diagonal matrix."""
     matrix = torch.diag(torch.tensor(variances, dtype=torch.float64))
