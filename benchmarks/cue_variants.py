@@ -209,7 +209,7 @@ class Scaled(Cue):
 
 
 class Started(Cue):
-    """Another head in closed form to start from: ridge regression (Fed3R), or that of class means (FedCOF)."""
+    """Another head in closed form to start from: ridge regression (Fed3R), or that of means (FedCOF)."""
 
     name: ClassVar[str] = "cue_started"
 
