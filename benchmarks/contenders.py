@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from fedcue.aggregate.mean import sum_updates
 from fedcue.clients.federation import load_federation
-from fedcue.data.decode import decode
+from fedcue.data.image_sources import decode
 from fedcue.rounds.executor import Executor
 from fedcue.types import ClientMemory, Download, ServerState
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedcue.clients.federation import Federation, load_federation
 from fedcue.clients.host import Host
-from fedcue.clients.sampling import ClientSchedule
+from fedcue.clients.roster import ClientSchedule
 from fedcue.config.layers import load
 from fedcue.config.settings import RunConfig
 from fedcue.errors import ClientError

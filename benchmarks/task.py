@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import fedcue
-from fedcue.clients.sampling import ClientSchedule
+from fedcue.clients.roster import ClientSchedule
 from fedcue.data.clients import make_clients
 from fedcue.data.pixels import decode_images
 from fedcue.model.backbone import load_backbone

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from results import markdown
 
-from fedcue.config.paper_table import DOMAIN, NOT_REACHED
-from fedcue.config.recipes import read_recipe
+from fedcue.config.recipes import DOMAIN, NOT_REACHED, read_recipe
 from fedcue.report.labels import method_label
 
 METHODS = ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "pfedpg", "ppt", "pep")

@@ -215,7 +215,7 @@ def features(
     folder: Path, name: str, recipe: str, per_train: int, per_test: int, settings: list[str]
 ) -> None:
     """Keep the final cls tokens of some images of each class, under cue's first prompts."""
-    from fedcue.after.one_pass import OnePass
+    from fedcue.after.images import OnePass
     from fedcue.clients.federation import decode_used, load_model
     from fedcue.config.layers import load
     from fedcue.methods.cue import Cue

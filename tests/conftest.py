@@ -10,7 +10,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 import torch
 
-from fedcue.data.notes import tell
+from fedcue.data.dataset import tell_once
 
 torch.set_num_threads(1)
 
@@ -18,4 +18,4 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def notes_are_told_anew() -> None:
     """Let every test hear what is told once in a process."""
-    tell.cache_clear()
+    tell_once.cache_clear()

@@ -83,3 +83,7 @@ def printable(text: str) -> str:
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlist, _SHORT.maxtuple, _SHORT.maxdict = 200, 200, 12, 12, 8
+
+
+SUFFERED = (ClientError, DataError)
+"""What a client can honestly suffer: everything else is a bug and ends the run."""

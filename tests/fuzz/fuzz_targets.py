@@ -41,8 +41,7 @@ from fedcue.after.predict import load as load_model
 from fedcue.clients.federation import load_federation
 from fedcue.config.layers import dump, load, resolve
 from fedcue.config.recipes import read_recipe, recipes
-from fedcue.data.decode import decode
-from fedcue.data.image_sources import FileImages
+from fedcue.data.image_sources import FileImages, decode
 from fedcue.data.pixels import decode_images
 from fedcue.data.readers.parquet import Parquet
 from fedcue.errors import ClientError

@@ -20,7 +20,7 @@ from support import SMALL
 from typer.testing import CliRunner
 
 import fedcue
-from fedcue.cli.grid_progress import GridProgress
+from fedcue.cli.grid_output import GridProgress
 from fedcue.cli.main import app
 from fedcue.cli.run import start
 from fedcue.clients.federation import load_federation

@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 from fedcue.aggregate.mean import PlainAdding, Summing, Sums
 from fedcue.clients.federation import Federation, describe
 from fedcue.clients.host import Host
-from fedcue.clients.sampling import ClientSchedule
+from fedcue.clients.roster import ClientSchedule
 from fedcue.config.layers import load
 from fedcue.config.settings import RunConfig
 from fedcue.data import Dataset, Partition, make_clients

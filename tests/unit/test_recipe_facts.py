@@ -15,7 +15,7 @@ import pytest
 from support import FACTS
 
 from fedcue.config.recipes import recipes
-from fedcue.config.toml_text import read_toml
+from fedcue.foreign import read_toml
 
 
 def settings(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedcue.after.images import read_images
 from fedcue.after.predict import Model
 from fedcue.clients.priors import is_doubtful
-from fedcue.data.decode import UnreadableError
+from fedcue.data.image_sources import UnreadableError
 from fedcue.data.readers.folders import images
 from fedcue.errors import ConfigError, DataError, printable
 

@@ -1,4 +1,4 @@
-"""Images as people have them, made into what a model was trained on."""
+"""Images as people have them, made into what a model takes, and their one pass through the backbone."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fedcue.data.decode import decode
-from fedcue.data.image_sources import FileImages
+from fedcue.data.image_sources import FileImages, decode
 from fedcue.errors import DataError
+from fedcue.model.prompted import Prefix, PromptedViT, no_prompts
+from fedcue.train.batches import Batch
 
 Picture = Image.Image | str | Path | NDArray[np.uint8] | Tensor
 """One image, or several in one array: whatever ``read_images`` takes."""
@@ -93,3 +94,27 @@ def _pictures(given: Any, kind: str) -> Iterator[Image.Image]:
         raise DataError(f"An array of shape {list(given.shape)} {which}. {ALLOWED}")
     for one in pixels.transpose(0, 2, 3, 1) if first else pixels:
         yield Image.fromarray(np.ascontiguousarray(one))
+
+
+@dataclass(frozen=True)
+class OnePass:
+    """The frozen values of ``uint8`` images ``[n, 3, S, S]``, computed whenever they are asked for."""
+
+    model: PromptedViT
+    pixels: Tensor
+    block: int
+    bare_blocks: tuple[int, ...]
+
+    def prefix(self, rows: Tensor, generator: torch.Generator | None = None) -> Prefix:
+        """Return the prefix of the images at ``rows``."""
+        return self.model.prefix(self.pixels[rows], self.block)
+
+    def bare_cls(self, rows: Tensor, inputs: Prefix) -> Tensor:
+        """Return cls of the bare backbone at the blocks the method asked for: ``[B, L, d]``."""
+        return self.model.cls_tokens(inputs, no_prompts, self.bare_blocks)
+
+    def whole(self, log_priors: Tensor) -> Batch:
+        """Return all images as one batch, in a way that can be traced with any number of them."""
+        rows = torch.arange(self.pixels.shape[0])
+        inputs = self.model.prefix(self.pixels, self.block)
+        return Batch(rows, inputs, torch.zeros_like(rows), log_priors, self)

@@ -13,8 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedcue.after.hub import found
-from fedcue.after.images import Picture, read_images
-from fedcue.after.one_pass import OnePass
+from fedcue.after.images import OnePass, Picture, read_images
 from fedcue.clients.priors import UNKNOWN, estimate_priors
 from fedcue.config.sections import EvaluationOptions
 from fedcue.errors import ConfigError, FedcueError, RunFolderError, unknown

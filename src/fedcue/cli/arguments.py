@@ -1,12 +1,15 @@
-"""Arguments that several verbs share."""
+"""What several commands share: their arguments, and a word of what is being done."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 Settings = Annotated[
     list[str] | None,
@@ -43,3 +46,13 @@ def split_settings(arguments: Sequence[str] | None, seed: int | None = None) -> 
     given = list(arguments or [])
     recipe = given.pop(0) if given and "=" not in given[0] else "default"
     return recipe, given + ([] if seed is None else [f"seed={seed}"])
+
+
+@contextmanager
+def busy(words: str) -> Iterator[None]:
+    """Show these words and the time that passes until the block is left; nothing if nobody looks."""
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        progress.add_task(words, total=None)
+        yield

@@ -127,7 +127,7 @@ def _run(
     asked: Sequence[Asked], cells: dict[str, list[Cell]], folders: dict[str, Path], manner: Manner
 ) -> None:
     """Run the grids of all recipes together; write and show a table for each."""
-    from fedcue.cli.grid_progress import GridProgress
+    from fedcue.cli.grid_output import GridProgress
     from fedcue.grid.compare import check_earlier_table
     from fedcue.grid.execute import finished, run_grid
     from fedcue.report.comparison import compare_runs

@@ -27,7 +27,7 @@ def run(
     asked: Sequence[Asked], path: Path, out: Path | None, manner: Manner, *, dry_run: bool = False
 ) -> None:
     """Run what a table does not hold yet, add a row for each run, and show the rows that were asked for."""
-    from fedcue.cli.grid_progress import GridProgress
+    from fedcue.cli.grid_output import GridProgress
     from fedcue.grid.remember import plan_table
     from fedcue.grid.table import RunTable
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedcue.cli.busy import busy
+from fedcue.cli.arguments import busy
 from fedcue.errors import many
 from fedcue.rounds.progress import size
 

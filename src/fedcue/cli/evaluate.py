@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedcue.cli.arguments import Fetch, Json, Out, Trust
-from fedcue.cli.busy import busy
+from fedcue.cli.arguments import Fetch, Json, Out, Trust, busy
 from fedcue.cli.run import print_result
 from fedcue.rounds.progress import RunProgress
 

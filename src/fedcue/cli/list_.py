@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedcue.config.toml_text import read_toml
 from fedcue.errors import ConfigError, printable, unknown
+from fedcue.foreign import read_toml
 
 if TYPE_CHECKING:
     from fedcue.registry import Registry

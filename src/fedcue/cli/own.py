@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from fedcue.cli.busy import busy
+from fedcue.cli.arguments import busy
 from fedcue.cli.dry_run import duration
 from fedcue.cli.grid_output import print_wide, rich_table
 from fedcue.errors import DataError, many, printable

@@ -17,8 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Column, Table
 
-from fedcue.cli.arguments import Fetch, Trust
-from fedcue.cli.busy import busy
+from fedcue.cli.arguments import Fetch, Trust, busy
 from fedcue.errors import printable
 
 log = logging.getLogger(__name__)

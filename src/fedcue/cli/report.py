@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedcue.cli.busy import busy
+from fedcue.cli.arguments import busy
 
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold runs.", metavar="RUN...")]
 

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedcue.cli import own
-from fedcue.cli.arguments import Json, Out, Overwrite, Quiet, Resume, Settings, split_settings
-from fedcue.cli.busy import busy
+from fedcue.cli.arguments import Json, Out, Overwrite, Quiet, Resume, Settings, busy, split_settings
 from fedcue.cli.dry_run import show_plan
 from fedcue.errors import Interrupted, WorkersLost
 

@@ -44,7 +44,7 @@ def tune(
 
       fedcue tune --methods pep,fedvpt --grid training.prompt_lr=0.03,0.1,0.3 --grid training.epochs=1,5
     """
-    from fedcue.cli.grid_progress import GridProgress
+    from fedcue.cli.grid_output import GridProgress
     from fedcue.config.layers import parse
     from fedcue.grid import options
     from fedcue.grid import tune as tuning

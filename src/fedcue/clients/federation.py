@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedcue.clients.host import Host, class_counts, tested_part
-from fedcue.clients.priors import UNKNOWN, concentration_of
+from fedcue.clients.host import Host
 from fedcue.clients.roster import Roster
 from fedcue.config.settings import RunConfig
 from fedcue.data.clients import Clients, make_clients
@@ -31,7 +30,7 @@ log = logging.getLogger(__name__)
 PIECE = 16
 """Images whose frozen values are computed together where clients share images."""
 
-MOST_ASKED = 1000
+MOST_COUNTED = 1000
 """Training clients, at most, of whose class mixes the concentration is learned."""
 
 
@@ -97,23 +96,11 @@ def gather(
     """Return the federation of these clients, wherever their images and the model come from."""
     roster = describe(config, dataset, model.architecture, clients)
     frozen = frozen_values(config, model, pixels, image_groups(config, clients), roster.sizes)
+    counted = [] if config.privacy.differential else roster.training_clients[:MOST_COUNTED].tolist()
     host = Host(
-        config,
-        clients,
-        range(len(clients)),
-        frozen,
-        roster.sizes,
-        roster.protection,
-        concentration=_concentration(config, roster, clients),
+        config, clients, range(len(clients)), frozen, roster.sizes, roster.protection, counted=counted
     )
     return Federation(config, dataset, clients, pixels, model, roster, host, frozen.level)
-
-
-def _concentration(config: RunConfig, roster: Roster, clients: Clients) -> float:
-    """Return how concentrated training clients' class mixes are; under differential privacy nobody asks."""
-    if config.privacy.differential:
-        return UNKNOWN
-    return concentration_of(class_counts(clients[c]) for c in roster.training_clients[:MOST_ASKED].tolist())
 
 
 def used_images(config: RunConfig, clients: Clients) -> NDArray[np.int64]:
@@ -130,7 +117,7 @@ def image_groups(config: RunConfig, clients: Clients) -> Sequence[NDArray[np.int
     These are the images a client trains or is tested on or, where clients share images, pieces of all.
     """
     if not clients.partition.shares_images:
-        return [part for client in clients for part in (client.train, tested_part(config, client)[0])]
+        return [part for client in clients for part in (client.train, client.tested(config.evaluation.on)[0])]
     everything = np.setdiff1d(used_images(config, clients), clients.bad)
     return [everything[start : start + PIECE] for start in range(0, len(everything), PIECE)]
 

@@ -14,13 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from fedcue.clients.failures import check_finite
 from fedcue.clients.interrupt import StopFlag
-from fedcue.clients.priors import UNKNOWN, estimate_priors
+from fedcue.clients.priors import concentration_of, estimate_priors
 from fedcue.config.settings import RunConfig
-from fedcue.data.augment import flip_and_crop
 from fedcue.data.clients import ClientData, Pool
 from fedcue.data.dataset import Indices
+from fedcue.data.pixels import flip_and_crop
 from fedcue.errors import ClientError
 from fedcue.methods.client import Client, Fit
 from fedcue.model.prompted import PromptedViT
@@ -78,8 +77,8 @@ class Host:
     sizes: Sizes
     protection: Protection
     loop: Fit = fit
-    concentration: float = UNKNOWN
-    """Of the training clients' class mixes, where they are known."""
+    counted: Sequence[int] = ()
+    """Clients whose class counts may be known to all, for the concentration of class mixes."""
     stop: StopFlag = field(default_factory=StopFlag)
 
     def __post_init__(self) -> None:
@@ -170,7 +169,7 @@ class Host:
         parts = logits.split([self.test_size(client) for client in clients])
         priors = []
         for client, own in zip(clients, parts, strict=True):
-            labelled = class_counts(self.client(client)).clip(max=options.labelled)
+            labelled = self.client(client).class_counts.clip(max=options.labelled)
             found = estimate_priors(own.double(), self.concentration, options.temperature, labelled)
             priors.append(torch.from_numpy(found).log().float().expand(len(own), -1))
         return torch.cat(priors).to(self.device)
@@ -237,7 +236,7 @@ class Host:
 
     def test_images(self, client: int) -> NDArray[np.int64]:
         """Return the indices of the images the client is tested on."""
-        return tested_part(self.config, self.client(client))[0]
+        return self.client(client).tested(self.config.evaluation.on)[0]
 
     def test_size(self, client: int) -> int:
         """Return the number of images the client is tested on."""
@@ -252,12 +251,17 @@ class Host:
         return ((1 - share) * priors + share / len(priors)).log().float()
 
     @cached_property
+    def concentration(self) -> float:
+        """How concentrated class mixes are, as far as that may be known; learned when it is asked for."""
+        return concentration_of(self.client(client).class_counts for client in self.counted)
+
+    @cached_property
     def _pool(self) -> Pool:
         return Pool.of(self.clients)
 
     def _test_samples(self, clients: Sequence[int]) -> Samples:
         """Return the test images of some clients, each with its own client's priors."""
-        parts = [tested_part(self.config, self.client(client)) for client in clients]
+        parts = [self.client(client).tested(self.config.evaluation.on) for client in clients]
         counts = torch.tensor([len(images) for images, _ in parts])
         priors = torch.stack([self.log_priors(client) for client in clients]).repeat_interleave(counts, 0)
         labels = np.concatenate([labels for _, labels in parts])
@@ -274,13 +278,8 @@ class Host:
             raise ClientError(f"it took longer than client_timeout={self.config.client_timeout} s")
 
 
-def class_counts(client: ClientData) -> Indices:
-    """Return how many training images of each class a client has."""
-    return np.bincount(client.train_labels, minlength=len(client.class_priors))
-
-
-def tested_part(config: RunConfig, client: ClientData) -> tuple[Indices, Indices]:
-    """Return the images a client is tested on, and their labels."""
-    if config.evaluation.on == "validation":
-        return client.validation, client.validation_labels
-    return client.test, client.test_labels
+def check_finite(update: Update) -> None:
+    """Refuse an update that holds something that is not a number."""
+    for name, tensor in update.tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise ClientError(f"its update of {name} is not finite")

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from fedcue.clients.failures import SUFFERED
 from fedcue.clients.host import Host, Visit
 from fedcue.clients.roster import Roster
-from fedcue.errors import ClientError, DataError
+from fedcue.errors import SUFFERED, ClientError, DataError
 from fedcue.model.vit import Architecture
 from fedcue.train.together import Learner, fit_together
 from fedcue.types import ClientMemory, Download, Update

@@ -13,10 +13,9 @@ from fedcue.config import own
 from fedcue.config.explain import explain
 from fedcue.config.recipes import NAMED, merge, read_recipe, read_settings
 from fedcue.config.settings import RunConfig
-from fedcue.config.toml_text import parse_toml
 from fedcue.data.options import DataOptions
 from fedcue.errors import ConfigError, RunFolderError, shown, unknown
-from fedcue.foreign import expanded
+from fedcue.foreign import expanded, parse_toml
 from fedcue.methods.base import Method
 from fedcue.model.prompted import fast_precision
 from fedcue.options import Options

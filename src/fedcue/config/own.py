@@ -9,8 +9,7 @@ from typing import Any
 
 from fedcue.config.settings import RunConfig
 from fedcue.data.clients import choose_heldout
-from fedcue.data.dataset import Dataset
-from fedcue.data.notes import tell
+from fedcue.data.dataset import Dataset, tell_once
 from fedcue.data.partition import ByDomain, Dirichlet, Natural, PartitionOptions
 from fedcue.data.readers.recognise import guess
 from fedcue.errors import ConfigError, many
@@ -74,7 +73,7 @@ def _suggested(dataset: Dataset, seed: int) -> PartitionOptions:
         return ByDomain(clients_per_domain=1)
     room = (len(part) // images for part, images in zip((dataset.train, dataset.test), IMAGES, strict=True))
     clients = max(1, min(CLIENTS, *room))
-    tell(
+    tell_once(
         f"Nothing says whose the images are: they are shared out among {many(clients, 'client')} by a "
         f"Dirichlet draw (alpha {ALPHA}, seed {seed}). Folders CLIENT/CLASS/x.jpg say it, or a list with a "
         "column client."

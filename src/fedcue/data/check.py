@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from fedcue.data.dataset import Dataset
-from fedcue.data.decode import UnreadableError, decode
+from fedcue.data.image_sources import UnreadableError, decode
 from fedcue.data.options import DataOptions
 
 Kind = Literal["unreadable image", "one class", "empty class", "client without test images", "duplicate"]

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcue.data.apportion import shuffled_rank, stratified
-from fedcue.data.dataset import Dataset, Indices
-from fedcue.data.notes import tell
-from fedcue.data.on_demand import OnDemand
+from fedcue.data.dataset import Dataset, Indices, OnDemand, tell_once
 from fedcue.data.partition import Partition
 from fedcue.errors import DataError, PartitionError
 from fedcue.rng import rng
@@ -35,8 +34,21 @@ class ClientData:
     train_labels: Indices
     test_labels: Indices
     validation_labels: Indices
-    class_priors: NDArray[np.float64]
-    """Share of each class among the labels the client trains on, ``[C]``."""
+    classes: int
+
+    @cached_property
+    def class_counts(self) -> Indices:
+        """How many training images of each class the client has, ``[C]``."""
+        return np.bincount(self.train_labels, minlength=self.classes)
+
+    @cached_property
+    def class_priors(self) -> NDArray[np.float64]:
+        """Share of each class among the labels the client trains on, ``[C]``."""
+        return self.class_counts / len(self.train_labels)
+
+    def tested(self, on: Literal["test", "validation"]) -> tuple[Indices, Indices]:
+        """Return the images the client is tested on, and their labels."""
+        return (self.test, self.test_labels) if on == "test" else (self.validation, self.validation_labels)
 
     @property
     def indices(self) -> Indices:
@@ -79,7 +91,7 @@ class Clients(OnDemand[ClientData]):
         return np.array([len(client.test) for client in self]) if len(self.bad) else self.partition.test_sizes
 
     def make(self, number: int) -> ClientData:
-        """Set validation images aside, drop unreadable ones, count the classes."""
+        """Set validation images aside, drop unreadable ones."""
         dataset, partition = self.dataset, self.partition
         train, test = partition.train[number], partition.test[number]
         generator = rng(self.seed, "validation", number)
@@ -102,11 +114,11 @@ class Clients(OnDemand[ClientData]):
 def make_clients(
     dataset: Dataset, partition: Partition, *, heldout: HeldOut = 0, validation_share: float = 0.0, seed: int
 ) -> Clients:
-    """Return the clients of a partition: some held out, validation images set aside, classes counted."""
+    """Return the clients of a partition: some held out, validation images set aside."""
     if not 0 <= validation_share < 1:
         raise PartitionError(f"validation_share={validation_share} is not a share: give 0 <= share < 1.")
     for note in partition.notes:
-        tell(note)
+        tell_once(note)
     out = choose_heldout(partition, heldout, rng(seed, "heldout"))
     return Clients(dataset, partition, out, validation_share, seed, np.empty(0, dtype=np.int64))
 
@@ -164,7 +176,6 @@ def _client(
     test: Indices,
     validation: Indices,
 ) -> ClientData:
-    counts = np.bincount(dataset.labels[train], minlength=len(dataset.classes))
     return ClientData(
         id=number,
         name=name,
@@ -176,7 +187,7 @@ def _client(
         train_labels=dataset.labels[train],
         test_labels=dataset.labels[test],
         validation_labels=dataset.labels[validation],
-        class_priors=counts / counts.sum(),
+        classes=len(dataset.classes),
     )
 
 
@@ -211,8 +222,4 @@ class Pool:
         """Draw as many different images as so many clients have, evenly from all."""
         size = max(1, round(len(self.images) * visits / self.clients))
         chosen = np.sort(generator.choice(len(self.images), size=size, replace=False))
-        labels = self.labels[chosen]
-        counts = np.bincount(labels, minlength=len(self.like.class_priors))
-        return replace(
-            self.like, train=self.images[chosen], train_labels=labels, class_priors=counts / len(labels)
-        )
+        return replace(self.like, train=self.images[chosen], train_labels=self.labels[chosen])

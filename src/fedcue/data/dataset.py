@@ -1,18 +1,23 @@
-"""What a dataset is: labels in memory, images opened when they are needed."""
+"""What a dataset is: labels in memory, images opened when they are needed, notes told once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import cache
+from typing import Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedcue.errors import DataError, unknown
+from fedcue.errors import DataError, printable, unknown
 
 Indices = NDArray[np.int64]
+
+log = logging.getLogger(__name__)
 
 
 class ImageSource(Protocol):
@@ -113,3 +118,48 @@ class Dataset:
         new_label[[self.classes.index(name) for name in wanted]] = np.arange(len(wanted))
         kept = self.take(np.flatnonzero(new_label[self.labels] >= 0))
         return replace(kept, classes=wanted, labels=new_label[kept.labels])
+
+
+@cache
+def tell_once(note: str) -> None:
+    """Log a note as a warning, the first time only."""
+    log.warning("%s", printable(note))
+
+
+Item = TypeVar("Item")
+
+
+class OnDemand(Sequence[Item]):
+    """Base of sequences whose items are made whenever they are asked for."""
+
+    @abstractmethod
+    def make(self, number: int) -> Item:
+        """Make the item at a position that is known to exist."""
+
+    @overload
+    def __getitem__(self, number: int) -> Item: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Item]: ...
+
+    def __getitem__(self, number: int | slice) -> Item | Sequence[Item]:
+        """Make one item, or a list of some."""
+        if isinstance(number, slice):
+            return [self.make(one) for one in range(*number.indices(len(self)))]
+        return self.make(range(len(self))[number])
+
+
+@dataclass(frozen=True)
+class Computed(OnDemand[Item]):
+    """A sequence of ``length`` items, each the result of a function of its position."""
+
+    length: int
+    function: Callable[[int], Item]
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return self.length
+
+    def make(self, number: int) -> Item:
+        """Call the function."""
+        return self.function(number)

@@ -1,20 +1,98 @@
-"""Where images come from: files, arrays, several sources in a row, or nowhere."""
+"""Where images come from, and how one is decoded: upright, RGB, square, uint8, whatever Pillow reads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedcue.data.dataset import ImageSource, Selection
-from fedcue.data.decode import FORMATS
 from fedcue.errors import DataError
 from fedcue.foreign import ordinary
+
+PILLOW_LIMIT = 178_956_970
+"""Pillow refuses any image with more pixels than this, whatever ``max_pixels`` says."""
+
+
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Image formats that are read; others (some of which Pillow hands to other programs) are not."""
+
+
+BAND = 2**20
+"""Pixels that are changed together."""
+
+
+_WHITE = (255, 255, 255, 255)
+
+
+class UnreadableError(DataError):
+    """An image cannot be read."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(
+            f"Cannot read {where} ({reason}). Mend or remove it, or leave unreadable images out with "
+            "data.on_bad_image=skip."
+        )
+        self.where, self.reason = where, reason
+
+
+def decode(
+    images: ImageSource, index: int, size: int, max_pixels: int = PILLOW_LIMIT // 2
+) -> NDArray[np.uint8]:
+    """Decode one image to ``[3, size, size]`` or say which file cannot be read and why."""
+    try:
+        with images.open(index) as image:
+            width, height = image.size
+            if width * height <= max_pixels:
+                square = upright_rgb(image).resize((size, size), Image.Resampling.BICUBIC)
+                return np.array(square).transpose(2, 0, 1)
+        reason = f"{width} x {height} pixels are more than data.max_pixels={max_pixels}"
+    except UnidentifiedImageError:
+        reason = f"it is no {', '.join(FORMATS)} image"
+    except Exception as error:  # decoders of foreign bytes fail in many ways; all mean: unreadable
+        reason = f"{type(error).__name__}: {error}"[:300]
+    raise UnreadableError(images.describe(index), reason)
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """Return the image in RGB, turned as its EXIF orientation says, transparency laid over white.
+
+    Beside the image itself only the result takes up room, whatever the mode: the rest goes band by band.
+    """
+    with suppress(Exception):  # a damaged EXIF block says nothing about the pixels
+        ImageOps.exif_transpose(image, in_place=True)
+    if image.mode.startswith("I"):  # 16 bits per pixel, which Pillow would clip at 255
+        return _banded(image, _eight_bits)
+    if image.has_transparency_data:
+        return _banded(image, _over_white)
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _banded(image: Image.Image, change: Callable[[Image.Image], Image.Image]) -> Image.Image:
+    """Return the image in RGB, changed a few rows at a time."""
+    out = Image.new("RGB", image.size)
+    height = max(1, BAND // max(1, image.width))
+    for top in range(0, image.height, height):
+        box = (0, top, image.width, min(top + height, image.height))
+        out.paste(change(image.crop(box)).convert("RGB"), box)
+    return out
+
+
+def _eight_bits(band: Image.Image) -> Image.Image:
+    wide = np.asarray(band).astype(np.float64)
+    return Image.fromarray(np.clip(np.round(wide / 257), 0, 255).astype(np.uint8))
+
+
+def _over_white(band: Image.Image) -> Image.Image:
+    band = band.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", band.size, _WHITE), band)
+
 
 MAX_FILE = 2**29
 """Bytes of an image file at most."""

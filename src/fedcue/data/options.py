@@ -12,9 +12,8 @@ from pydantic import Field, PositiveInt, field_validator
 from pydantic.config import JsonDict
 
 from fedcue.data.apportion import at_most, spread, stratified
-from fedcue.data.dataset import Dataset, Indices
-from fedcue.data.decode import PILLOW_LIMIT
-from fedcue.data.notes import tell
+from fedcue.data.dataset import Dataset, Indices, tell_once
+from fedcue.data.image_sources import PILLOW_LIMIT
 from fedcue.foreign import expanded
 from fedcue.options import Options
 from fedcue.rng import rng
@@ -92,7 +91,7 @@ class DataOptions(Options):
 
     def _finish(self, dataset: Dataset, seed: int) -> Dataset:
         for note in dataset.notes:
-            tell(note)
+            tell_once(note)
         if self.classes is not None:
             dataset = dataset.keep_classes(self.classes)
         if self.first_classes is not None:

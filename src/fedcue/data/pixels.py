@@ -1,4 +1,6 @@
-"""Every image a run uses, decoded and resized once; processes forked afterwards share the pixels.
+"""Every image a run uses, decoded and resized once, and varied a little if training asks for it.
+
+Processes forked afterwards share the pixels.
 
 Ordinary memory is enough for that, and unlike ``/dev/shm`` it is not limited to 64 MB in a container.
 """
@@ -18,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedcue.data.dataset import Dataset, Indices
-from fedcue.data.decode import PILLOW_LIMIT, UnreadableError, decode
+from fedcue.data.image_sources import PILLOW_LIMIT, UnreadableError, decode
 from fedcue.errors import DataError, printable
 from fedcue.foreign import expanded
 
@@ -103,3 +105,26 @@ def _allocate(shape: tuple[int, ...], cache_bytes: int, cache_folder: Path | Non
     with tempfile.NamedTemporaryFile(prefix="fedcue-", suffix=".pixels", dir=folder) as file:
         # the mapping outlives the name, so nothing is left behind
         return torch.from_file(file.name, shared=True, size=needed, dtype=torch.uint8).reshape(shape)
+
+
+def flip_and_crop(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Shift each image by up to an eighth of its size (mirrored at the edge) and flip half of them.
+
+    Works on uint8 ``[B, 3, S, S]``; every image has its own shift and flip.
+    """
+    batch, channels, height, width = images.shape
+    rows = _shifted(batch, height, generator)
+    columns = _shifted(batch, width, generator)
+    flip = torch.rand((batch, 1), generator=generator) < 0.5
+    columns = torch.where(flip, columns.flip(1), columns)
+    number = torch.arange(batch)[:, None, None, None]
+    channel = torch.arange(channels)[None, :, None, None]
+    return images[number, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def _shifted(batch: int, size: int, generator: torch.Generator) -> Tensor:
+    """Draw ``[B, size]`` source positions: a window of a line that is reflected at both ends."""
+    margin = size // 8
+    shift = torch.randint(-margin, margin + 1, (batch, 1), generator=generator)
+    position = (torch.arange(size) + shift).abs()
+    return torch.where(position < size, position, 2 * (size - 1) - position)

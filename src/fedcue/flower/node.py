@@ -21,7 +21,7 @@ import torch
 from fedcue.aggregate.mean import Summing
 from fedcue.aggregate.secure import Secure
 from fedcue.clients.federation import decode_used, frozen_values, load_model, split
-from fedcue.clients.host import Host, tested_part
+from fedcue.clients.host import Host
 from fedcue.config.layers import resolve
 from fedcue.config.settings import RunConfig
 from fedcue.data.apportion import by_owner
@@ -147,7 +147,7 @@ def _open(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
     asked = (terms.asked, config.clients_per_round)
     summing = Summing(method.table(sizes), method.weighting, method.added)
     protection = Protection(config.aggregate, config.privacy, summing, fresh_stream, asked)
-    groups = [part for client in clients for part in (client.train, tested_part(config, client)[0])]
+    groups = [part for client in clients for part in (client.train, client.tested(config.evaluation.on)[0])]
     frozen = frozen_values(config, model, pixels, groups, sizes)
     places = {client.id: place for place, client in enumerate(clients)}
     host = Host(config, clients, places, frozen, sizes, protection)

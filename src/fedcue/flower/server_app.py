@@ -18,7 +18,6 @@ from pydantic import Field, ValidationError
 from fedcue.clients.roster import Roster
 from fedcue.config.layers import dump, load
 from fedcue.config.settings import RunConfig
-from fedcue.config.toml_text import read_toml
 from fedcue.errors import ConfigError, RunFolderError
 from fedcue.flower.engine import FlowerEngine, Patience
 from fedcue.flower.enrolment import Enrolment
@@ -26,16 +25,16 @@ from fedcue.flower.network import Network
 from fedcue.flower.register import Register
 from fedcue.flower.sums import SumStore
 from fedcue.flower.terms import Terms
+from fedcue.foreign import read_toml
 from fedcue.machine import one_thread
 from fedcue.model.shapes import shape_of
 from fedcue.options import Options
 from fedcue.privacy.accounting import Ledger
 from fedcue.record.folder import RunFolder
 from fedcue.rounds.loop import Run
-from fedcue.rounds.observers import TRAINING, Observer, Several
+from fedcue.rounds.observers import TRAINING, Observer, Several, Tracking
 from fedcue.rounds.result import Result
 from fedcue.rounds.resume import released_so_far
-from fedcue.rounds.tracking import Tracking
 from fedcue.types import Sizes
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedcue.config.toml_text import read_toml
 from fedcue.errors import RunFolderError
 from fedcue.evaluate.curve import on_curve
+from fedcue.foreign import read_toml
 from fedcue.grid.table import ACCURACIES, CONTROL, DOMAIN, Entry
 from fedcue.record.folder import read_metrics, read_summary
 

@@ -10,8 +10,8 @@ from pydantic import Field, ValidationError
 
 from fedcue.config.layers import parse
 from fedcue.config.recipes import read_recipe
-from fedcue.config.toml_text import parse_toml
 from fedcue.errors import ConfigError
+from fedcue.foreign import parse_toml
 from fedcue.grid.cells import ALL, Values, Variants
 from fedcue.options import Options
 from fedcue.registry import METHODS, PAPER_METHODS

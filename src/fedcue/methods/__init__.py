@@ -34,8 +34,7 @@ from fedcue.methods.tensors import (
     uniform_values,
     zeros,
 )
-from fedcue.model.prompted import Insertion, Prompter, no_prompts
-from fedcue.model.prompts import deep, inserted, query_and_value, shallow
+from fedcue.model.prompted import Insertion, Prompter, deep, inserted, no_prompts, query_and_value, shallow
 from fedcue.model.vit import LowRank
 from fedcue.rng import torch_rng
 from fedcue.train.batches import Batch

@@ -16,7 +16,7 @@ from fedcue.clients.federation import Federation, describe, image_groups, split
 from fedcue.clients.host import Host
 from fedcue.config.settings import RunConfig
 from fedcue.data.clients import ClientData
-from fedcue.data.on_demand import Computed
+from fedcue.data.dataset import Computed
 from fedcue.data.pixels import PixelStore
 from fedcue.model.frozen_cache import Level, kept
 from fedcue.model.prompted import Prefix, PromptedViT, no_prompts

@@ -1,9 +1,10 @@
-"""Files that are either the old one or the new one, never half of each."""
+"""Files that are either the old one or the new one, never half of each; earlier settings of a run."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,3 +75,37 @@ def read_json(path: Path) -> Any:
         return json.loads(text_of(path))
     except (OSError, ValueError, RecursionError) as error:
         raise RunFolderError(f"{path} is damaged: {error}. Repeat the run.") from error
+
+
+_EARLIER = re.compile(r"config-round-(\d{6,9})\.toml")
+"""Settings of a run resumed with others: ``config-round-000010.toml`` held until round 10."""
+
+
+def is_earlier_settings(name: str) -> bool:
+    """Tell whether a file of a run folder holds earlier settings."""
+    return _EARLIER.fullmatch(name) is not None
+
+
+def earlier_settings(folder: Path) -> list[tuple[int, Path]]:
+    """Return the files with earlier settings and the last round for which each held, in order."""
+    found = [(_EARLIER.fullmatch(path.name), path) for path in folder.iterdir()]
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def settings_at(folder: Path, round_: int) -> Path:
+    """Return the file with the settings under which the rounds up to ``round_`` ended."""
+    return next((path for last, path in earlier_settings(folder) if last >= round_), folder / "config.toml")
+
+
+"""Settings of a run resumed with others: ``config-round-000010.toml`` held until round 10."""
+
+
+def keep_settings_until(folder: Path, held: Path | None, round_: int) -> None:
+    """Keep the settings of ``held`` as those that held until ``round_``; drop those of rounds to redo."""
+    place = folder / f"config-round-{round_:06d}.toml"
+    with explained(place):
+        if held is not None and held != place:
+            write_bytes(place, held.read_bytes())
+        for last, path in earlier_settings(folder):
+            if last > round_ or (last == round_ and held is None):
+                path.unlink()

@@ -20,8 +20,15 @@ import tomli_w
 from fedcue.errors import RunFolderError
 from fedcue.foreign import text_of
 from fedcue.record.checkpoint import Checkpoints
-from fedcue.record.files import explained, read_json, without_formula, write_json, write_tensors, write_text
-from fedcue.record.kept_settings import is_kept
+from fedcue.record.files import (
+    explained,
+    is_earlier_settings,
+    read_json,
+    without_formula,
+    write_json,
+    write_tensors,
+    write_text,
+)
 from fedcue.record.lock import FolderLock
 from fedcue.types import ClientMemory, Tensors
 
@@ -185,7 +192,7 @@ class RunFolder:
 
 
 def _is_ours(entry: Path) -> bool:
-    return entry.name in OURS or is_kept(entry.name) or _is_unfinished(entry)
+    return entry.name in OURS or is_earlier_settings(entry.name) or _is_unfinished(entry)
 
 
 def _is_plain(entry: Path) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 
 from fedcue.record.files import explained, write_json, write_text
 from fedcue.report import paper
-from fedcue.report.comparison_values import plain_pair, plain_row, rows_as_csv
 from fedcue.report.groups import OverSeeds, domains_of, planned_groups
 from fedcue.report.labels import compact, shorten
 from fedcue.report.measures import (
@@ -24,7 +23,10 @@ from fedcue.report.measures import (
     is_accuracy,
     measured,
     measures_of,
+    plain_pair,
+    plain_row,
     reference_of,
+    rows_as_csv,
 )
 from fedcue.report.method_table import ADAPTED
 from fedcue.report.paper import domain_measure

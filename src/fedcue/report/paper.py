@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedcue.config.layers import parse
-from fedcue.config.paper_table import DOMAIN, NOT_REACHED
-from fedcue.config.recipes import read_recipe, recipes
+from fedcue.config.recipes import DOMAIN, NOT_REACHED, read_recipe, recipes
 from fedcue.config.words import flat
 
 QUOTED = {

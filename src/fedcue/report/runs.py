@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedcue.config.toml_text import read_toml
 from fedcue.errors import RunFolderError
+from fedcue.foreign import read_toml
 from fedcue.record.folder import read_metrics
 from fedcue.report.run_files import Array, Client, client_rows, is_written, json_object, last_words, tensors
 

@@ -18,8 +18,7 @@ from fedcue.record.checkpoint import Checkpoint
 from fedcue.record.folder import RunFolder
 from fedcue.rounds.engine import Engine, Failure, reasons, tested
 from fedcue.rounds.executor import engine_for
-from fedcue.rounds.observers import TRAINING, Observer, Several, telling
-from fedcue.rounds.patience import Patience
+from fedcue.rounds.observers import TRAINING, Observer, Several, Tracking, telling
 from fedcue.rounds.progress import watched
 from fedcue.rounds.result import Result, describe_model, of_the_end, over_rounds
 from fedcue.rounds.resume import (
@@ -30,8 +29,7 @@ from fedcue.rounds.resume import (
     keep_settings,
     released_so_far,
 )
-from fedcue.rounds.round_record import RoundRecord
-from fedcue.rounds.tracking import Tracking
+from fedcue.rounds.round_record import Patience, RoundRecord
 from fedcue.rounds.transport import Traffic, Wire, check_transport
 from fedcue.types import ClientMemory, Download, ServerState
 

@@ -15,7 +15,7 @@ from fedcue.errors import many
 from fedcue.evaluate.accuracy import Accuracies
 from fedcue.evaluate.curve import UNADAPTED, on_curve
 from fedcue.rounds.engine import Insight
-from fedcue.rounds.patience import best_validation
+from fedcue.rounds.round_record import best_validation
 from fedcue.rounds.transport import Traffic
 
 LAST_ROUNDS = 10

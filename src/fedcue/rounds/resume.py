@@ -17,8 +17,8 @@ from fedcue.config.settings import RunConfig
 from fedcue.config.words import flat, typed
 from fedcue.errors import ConfigError, RunFolderError
 from fedcue.privacy.differential import DifferentialPrivacy
+from fedcue.record.files import earlier_settings, keep_settings_until, settings_at
 from fedcue.record.folder import RunFolder
-from fedcue.record.kept_settings import held_at, keep, kept
 from fedcue.types import ServerState
 
 
@@ -68,14 +68,14 @@ def _settings(path: Path, config: RunConfig) -> dict[str, Any]:
 
 def keep_settings(config: RunConfig, folder: Path, round_: int) -> None:
     """Keep the settings that held until now beside the new ones, if what follows is done otherwise."""
-    held = held_at(folder, round_)
+    held = settings_at(folder, round_)
     different = _changes(_settings(held, config), flat(dump(config)))
-    keep(folder, held if different else None, round_)
+    keep_settings_until(folder, held if different else None, round_)
 
 
 def changed_settings(config: RunConfig, folder: Path) -> list[dict[str, Any]]:
     """Say which settings changed when the run was resumed, and from which round on the new ones held."""
-    earlier = kept(folder)
+    earlier = earlier_settings(folder)
     tables = [*(_settings(path, config) for _, path in earlier), flat(dump(config))]
     return [
         {"from_round": last + 1, "settings": _changes(before, after)}

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
-from fedcue.clients.failures import SUFFERED, naming_bugs
 from fedcue.clients.federation import Federation
 from fedcue.clients.host import Host, Prediction
 from fedcue.clients.together import free_memory, together, train_together
+from fedcue.errors import SUFFERED, Interrupted
 from fedcue.evaluate.accuracy import Accuracies
 from fedcue.evaluate.analysis import analyse
 from fedcue.rounds.engine import Failure, Insight
@@ -232,3 +232,16 @@ STEPS: Mapping[str, Callable[..., Any]] = {
     step.__name__: step for step in (warm_up, train, train_in_one_batch, test)
 }
 """What a client can be asked to do, by name."""
+
+
+@contextmanager
+def naming_bugs(step: str, client: int, finished_rounds: int | None = None) -> Iterator[None]:
+    """Say in the traceback of a bug at which client, in which round and step it happened."""
+    try:
+        yield
+    except (*SUFFERED, Interrupted):
+        raise
+    except Exception as error:
+        when = "" if finished_rounds is None else f" in round {finished_rounds + 1}"
+        error.add_note(f"This is a bug, not a failure of the client: {step} of client {client}{when}.")
+        raise

@@ -11,8 +11,7 @@ import torch
 from PIL import Image
 
 from fedcue.after.images import read_images
-from fedcue.data.decode import decode
-from fedcue.data.image_sources import FileImages
+from fedcue.data.image_sources import FileImages, decode
 from fedcue.errors import DataError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedcue.cli.busy import busy
+from fedcue.cli.arguments import busy
 
 
 @pytest.mark.parametrize("looks", [True, False])

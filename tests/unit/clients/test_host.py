@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from support import SMALL
 
-from fedcue.clients.failures import check_finite, naming_bugs
 from fedcue.clients.federation import load_federation
-from fedcue.clients.host import Host
+from fedcue.clients.host import Host, check_finite
 from fedcue.config.layers import load
 from fedcue.errors import ClientError
+from fedcue.rounds.simulator import naming_bugs
 from fedcue.types import ClientMemory, Download, Update
 
 
@@ -74,3 +75,18 @@ def test_a_bug_says_where_it_happened_and_a_failure_does_not() -> None:
     with pytest.raises(ClientError) as failure, naming_bugs("training", 3, 7):
         raise ClientError("it tripped")
     assert not hasattr(failure.value, "__notes__")
+
+
+@pytest.mark.parametrize("privacy", ["none", "dp"])
+def test_class_mixes_are_counted_when_their_concentration_is_asked_for(
+    privacy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[int]] = []
+    counted = "fedcue.clients.host.concentration_of"
+    monkeypatch.setattr(counted, lambda mixes: asked.extend(mix.tolist() for mix in mixes) or 0.5)
+    federation = load_federation(load("default", [*SMALL, "method=head", f"privacy={privacy}"]))
+    assert not asked
+    assert federation.host.concentration == federation.host.concentration == 0.5
+    training = [] if privacy == "dp" else federation.roster.training_clients.tolist()
+    labels = [federation.host.client(client).train_labels for client in training]
+    assert asked == [np.bincount(own, minlength=10).tolist() for own in labels]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.tables import roster_with
 
-from fedcue.clients.sampling import ClientSchedule
+from fedcue.clients.roster import ClientSchedule
 
 TRAINING = np.array([0, 2, 3, 5, 7, 8, 11])
 

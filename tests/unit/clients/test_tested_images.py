@@ -8,8 +8,8 @@ import pytest
 import torch
 from support.tiny_federation import TinyFederation
 
-from fedcue.clients import host
 from fedcue.clients.priors import estimate_priors
+from fedcue.data.clients import ClientData
 from fedcue.methods.head import HeadTuning
 from fedcue.types import ClientMemory, Download
 
@@ -62,5 +62,4 @@ def test_estimated_priors_follow_from_the_scores_of_the_clients_own_test_images(
 @pytest.mark.parametrize("on", ["test", "validation"])
 def test_test_images_are_those_of_the_split_that_was_asked_for(on):
     parts = {"test": [1, 2], "test_labels": [0, 1], "validation": [3], "validation_labels": [2]}
-    config = SimpleNamespace(evaluation=SimpleNamespace(on=on))
-    assert host.tested_part(config, SimpleNamespace(**parts)) == (parts[on], parts[f"{on}_labels"])
+    assert ClientData.tested(SimpleNamespace(**parts), on) == (parts[on], parts[f"{on}_labels"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedcue.config.paper_table import check_paper
+from fedcue.config.recipes import check_paper
 from fedcue.errors import ConfigError
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedcue.config.layers import load, load_folder, parse
-from fedcue.config.toml_text import MAX_BYTES, parse_toml
 from fedcue.errors import ConfigError
+from fedcue.foreign import MAX_BYTES, parse_toml
 
 DEEP = {
     "50,000 dots": "a." * 50_000 + "a = 1",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedcue.data.augment import flip_and_crop
+from fedcue.data.pixels import flip_and_crop
 from fedcue.rng import torch_rng
 
 

@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 from support.data_files import picture, save_picture
 
-from fedcue.data.decode import decode, upright_rgb
-from fedcue.data.image_sources import FileImages
+from fedcue.data.image_sources import FileImages, decode, upright_rgb
 from fedcue.errors import DataError
 
 

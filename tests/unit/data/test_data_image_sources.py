@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from support.data_files import save_picture
 
-from fedcue.data.decode import decode
-from fedcue.data.image_sources import FileImages
+from fedcue.data.image_sources import FileImages, decode
 from fedcue.errors import DataError
 
 

@@ -15,7 +15,7 @@ from support.memory import peak_bytes
 SIDE = 3_000
 DECODE = """
 from pathlib import Path
-from fedcue.data.decode import decode
+from fedcue.data.image_sources import decode
 from fedcue.data.image_sources import FileImages
 from PIL import Image
 Image.new("RGBA", (8, 8)).save("small.png")

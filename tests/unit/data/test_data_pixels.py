@@ -11,8 +11,7 @@ import torch
 from support.data_files import save_picture
 
 from fedcue.data.dataset import Dataset
-from fedcue.data.decode import decode
-from fedcue.data.image_sources import FileImages
+from fedcue.data.image_sources import FileImages, decode
 from fedcue.data.pixels import PixelStore, decode_images
 from fedcue.errors import DataError
 

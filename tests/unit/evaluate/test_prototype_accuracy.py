@@ -9,7 +9,7 @@ from support import SMALL
 
 from fedcue.clients.federation import Federation, load_federation
 from fedcue.config.layers import load
-from fedcue.evaluate.prototype_accuracy import prototype_accuracy, top_share
+from fedcue.evaluate.analysis import prototype_accuracy, top_share
 from fedcue.model.prompted import no_prompts
 
 

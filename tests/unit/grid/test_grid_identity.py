@@ -8,7 +8,7 @@ import pytest
 
 from fedcue.config.layers import load
 from fedcue.config.recipes import read_recipe
-from fedcue.grid.identity import asked_at_test, differences, trained_alike
+from fedcue.grid.remember import asked_at_test, differences, trained_alike
 
 RECIPE = read_recipe("cifar100-pathological")[1]
 

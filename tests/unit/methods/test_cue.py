@@ -10,7 +10,7 @@ import torch
 from test_statistics_head import CLIENTS, expected_head
 
 from fedcue.methods.cue import Cue
-from fedcue.model.prompts import shallow
+from fedcue.model.prompted import shallow
 from fedcue.train.settings import Training
 
 

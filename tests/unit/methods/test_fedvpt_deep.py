@@ -8,8 +8,7 @@ import torch
 from fedcue.errors import ConfigError
 from fedcue.methods.fedvpt import FedVPT
 from fedcue.methods.fedvpt_deep import FedVPTDeep
-from fedcue.model.prompted import Insertion
-from fedcue.model.prompts import deep
+from fedcue.model.prompted import Insertion, deep
 
 
 def watched_lengths(model, method, tensors, batch):

@@ -11,8 +11,7 @@ from support.tiny_federation import TinyFederation, added, random_vit
 
 from fedcue.errors import ConfigError
 from fedcue.methods.sgpt import RARE, SGPT, first_keys
-from fedcue.model.prompted import no_prompts
-from fedcue.model.prompts import inserted
+from fedcue.model.prompted import inserted, no_prompts
 from fedcue.model.vit import Architecture
 from fedcue.rng import torch_rng
 from fedcue.train.settings import Training

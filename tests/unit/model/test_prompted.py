@@ -8,8 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcue.model.prompted import Insertion, Prefix, PromptedViT, Prompter, no_prompts
-from fedcue.model.prompts import deep, inserted, query_and_value, shallow
+from fedcue.model.prompted import (
+    Insertion,
+    Prefix,
+    PromptedViT,
+    Prompter,
+    deep,
+    inserted,
+    no_prompts,
+    query_and_value,
+    shallow,
+)
 from fedcue.model.vit import Architecture, LowRank, VisionTransformer, attend
 
 WIDTH, DEPTH = 32, 4

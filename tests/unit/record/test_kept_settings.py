@@ -7,32 +7,34 @@ from pathlib import Path
 import pytest
 
 from fedcue.errors import RunFolderError
+from fedcue.record.files import earlier_settings, keep_settings_until, settings_at
 from fedcue.record.folder import RunFolder
-from fedcue.record.kept_settings import held_at, keep, kept
 
 
 def names(folder: Path) -> dict[int, str]:
-    return {last: path.read_text() for last, path in kept(folder)}
+    return {last: path.read_text() for last, path in earlier_settings(folder)}
 
 
 def test_settings_are_kept_until_the_round_they_held_for(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("A")
-    assert held_at(tmp_path, 4) == tmp_path / "config.toml"
-    keep(tmp_path, held_at(tmp_path, 4), 4)
+    assert settings_at(tmp_path, 4) == tmp_path / "config.toml"
+    keep_settings_until(tmp_path, settings_at(tmp_path, 4), 4)
     (tmp_path / "config.toml").write_text("B")
     assert names(tmp_path) == {4: "A"}
-    keep(tmp_path, held_at(tmp_path, 4), 4)  # stopped again before a round was done: B held for none
+    keep_settings_until(
+        tmp_path, settings_at(tmp_path, 4), 4
+    )  # stopped again before a round was done: B held for none
     assert names(tmp_path) == {4: "A"}
-    keep(tmp_path, held_at(tmp_path, 9), 9)
+    keep_settings_until(tmp_path, settings_at(tmp_path, 9), 9)
     assert names(tmp_path) == {4: "A", 9: "B"}
 
 
 def test_a_run_that_goes_back_forgets_settings_of_rounds_it_does_again(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("B")
     (tmp_path / "config-round-000010.toml").write_text("A")
-    keep(tmp_path, held_at(tmp_path, 8), 8)
+    keep_settings_until(tmp_path, settings_at(tmp_path, 8), 8)
     assert names(tmp_path) == {8: "A"}
-    keep(tmp_path, None, 5)  # with the settings of the start again
+    keep_settings_until(tmp_path, None, 5)  # with the settings of the start again
     assert names(tmp_path) == {}
 
 

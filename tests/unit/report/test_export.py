@@ -8,8 +8,8 @@ from pathlib import Path
 from support.run_folders import write_run
 
 from fedcue.report.comparison import compare_runs
-from fedcue.report.comparison_values import rows_as_csv
 from fedcue.report.export import write_report
+from fedcue.report.measures import rows_as_csv
 
 
 def test_report_writes_the_page_with_figures_and_tables_beside_it(tmp_path: Path) -> None:

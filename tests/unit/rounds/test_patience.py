@@ -12,7 +12,7 @@ from support import SMALL
 import fedcue
 from fedcue.cli.run import print_result
 from fedcue.errors import ConfigError
-from fedcue.rounds.patience import Patience, best_validation
+from fedcue.rounds.round_record import Patience, best_validation
 
 
 def records(*accuracies: float | None) -> list[dict[str, float | None]]:

@@ -13,8 +13,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from fedcue.data.dataset import Dataset, Indices
-from fedcue.data.on_demand import Computed
+from fedcue.data.dataset import Computed, Dataset, Indices
 from fedcue.data.partition.base import Partition, PartitionOptions
 from fedcue.errors import PartitionError
 from fedcue.rng import rng

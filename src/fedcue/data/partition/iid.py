@@ -6,10 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedcue.data.apportion import Integers
+from fedcue.data.apportion import Counts, Integers, share_test, tally
 from fedcue.data.dataset import Indices
 from fedcue.data.partition.base import LabelSkew
-from fedcue.data.partition.shares import Counts, share_test, tally
 
 
 class IID(LabelSkew):

@@ -8,11 +8,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from fedcue.data.apportion import by_owner, deal
+from fedcue.data.apportion import by_owner, deal, share_test
 from fedcue.data.dataset import Dataset, Indices
-from fedcue.data.partition.base import Partition, PartitionOptions, assemble
-from fedcue.data.partition.left_out import LeftOut
-from fedcue.data.partition.shares import share_test
+from fedcue.data.partition.base import LeftOut, Partition, PartitionOptions, assemble
 from fedcue.errors import PartitionError, many
 
 Parts = Sequence[Indices]

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
-from fedcue.data.apportion import Integers, largest_remainder
+from fedcue.data.apportion import Counts, Integers, largest_remainder, share_test
 from fedcue.data.dataset import Indices
 from fedcue.data.partition.base import LabelSkew
-from fedcue.data.partition.shares import Counts, share_test
 from fedcue.errors import PartitionError
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from fedcue.data.decode import FORMATS
+from fedcue.data.image_sources import FORMATS
 from fedcue.errors import DataError
 
 _BATCH = 32

@@ -13,8 +13,7 @@ import pyarrow as pa
 from PIL import Image
 
 from fedcue.data.dataset import Dataset
-from fedcue.data.decode import FORMATS
-from fedcue.data.image_sources import FileImages
+from fedcue.data.image_sources import FORMATS, FileImages
 from fedcue.data.readers.columns import TableOptions, require, tabled
 from fedcue.data.readers.parquet import TEST_SPLITS
 from fedcue.data.readers.root import existing_folder

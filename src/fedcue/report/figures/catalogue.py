@@ -14,7 +14,6 @@ from fedcue.report.figures import (
     prompts,
     prototypes,
     sensitivity,
-    target_cost,
     tokens,
 )
 from fedcue.report.figures.figure import Figure
@@ -37,7 +36,7 @@ FIGURES: dict[str, Entry] = {
     "accuracy-bytes": Entry(curves.accuracy_by_bytes, "training", "rounds that were evaluated"),
     "loss-rounds": Entry(curves.loss_by_round, "training", "at least one round"),
     "loss-bytes": Entry(curves.loss_by_bytes, "training", "at least one round"),
-    "cost-to-target": Entry(target_cost.cost_figure, "training", "rounds that were evaluated"),
+    "cost-to-target": Entry(curves.cost_figure, "training", "rounds that were evaluated"),
     "clients": Entry(clients.client_accuracies, "clients", "a finished run"),
     "domains": Entry(clients.domain_accuracies, "clients", "a finished run on several domains"),
     "partition": Entry(partitions.partition_map, "partition", "a finished run"),
@@ -76,7 +75,7 @@ def build(name: str, groups: Sequence[RunGroup], target: float | None = None, cl
     if name not in FIGURES:
         raise ConfigError(unknown("figure", name, FIGURES))
     if name == "cost-to-target":
-        figure = target_cost.cost_figure(groups, target)
+        figure = curves.cost_figure(groups, target)
     elif name == "mixing-weights-classes":
         figure = prompts.mixing_weights_of_classes(groups, _numbers(classes))
     else:

@@ -7,7 +7,7 @@ import pytest
 from support.datasets import made
 
 from fedcue.data.clients import Clients, make_clients
-from fedcue.data.on_demand import Computed
+from fedcue.data.dataset import Computed
 from fedcue.data.partition.drawn import Drawn
 from fedcue.data.readers.digits import Digits
 from fedcue.errors import PartitionError

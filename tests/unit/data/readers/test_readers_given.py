@@ -11,7 +11,7 @@ import torch
 from support.data_files import picture
 
 import fedcue
-from fedcue.data.decode import decode
+from fedcue.data.image_sources import decode
 from fedcue.data.readers.given import Given, from_examples
 from fedcue.errors import DataError
 

@@ -7,7 +7,7 @@ import pytest
 from support.data_files import save_picture
 
 from fedcue.data.catalogue import CATALOGUE
-from fedcue.data.decode import decode
+from fedcue.data.image_sources import decode
 from fedcue.data.readers.public import (
     CIFAR10,
     CIFAR100,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from support.data_files import encoded, picture, save_picture
 
-from fedcue.data.decode import decode
+from fedcue.data.image_sources import decode
 from fedcue.data.readers.saved import Saved
 from fedcue.errors import DataError
 
