@@ -62,7 +62,7 @@ class Mixed(Cue):
         """Send class sums of the bare cls tokens at the mixed blocks, too."""
         cue = TensorTable(tuple(super().tensors(client.sizes)))
         reply = super().warm_up(replace(client, table=cue))
-        bare = replace(client, by_count=True).centroids(lambda batch: batch.bare_cls)
+        bare = client.centroids(lambda batch: batch.bare_cls)
         return {**reply, "centroids": torch.cat([reply["centroids"], bare["centroids"]])}
 
     def start(self, sizes: fm.Sizes, seed: int, sums: fm.Sums) -> fm.ServerState:
@@ -154,7 +154,7 @@ class Tied(Cue):
 
     def update(self, client: fm.Client, sent: fm.Tensors) -> fm.Update:
         """Train the prompts (``training.head_lr=0``) and send class sums under those received."""
-        reply = replace(client, by_count=True).centroids(lambda batch: self.vectors(sent, batch)[:, None])
+        reply = client.centroids(lambda batch: self.vectors(sent, batch)[:, None])
         update = super().update(client, sent)
         return replace(update, tensors={**update.tensors, **reply})
 

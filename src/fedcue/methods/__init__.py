@@ -15,6 +15,7 @@ from fedcue.methods.base import (
     check_blocks,
     check_layers,
     classify,
+    cosines,
 )
 from fedcue.methods.client import Client
 from fedcue.methods.tensors import (
@@ -34,12 +35,21 @@ from fedcue.methods.tensors import (
     uniform_values,
     zeros,
 )
-from fedcue.model.prompted import Insertion, Prompter, deep, inserted, no_prompts, query_and_value, shallow
+from fedcue.model.prompted import (
+    Insertion,
+    Prompter,
+    deep,
+    inserted,
+    mixed,
+    no_prompts,
+    query_and_value,
+    shallow,
+)
 from fedcue.model.vit import LowRank
 from fedcue.rng import torch_rng
 from fedcue.train.batches import Batch
 from fedcue.train.sgd import Loss, StepFilter
-from fedcue.types import ServerState, Sizes, Tensors, TensorSpec, Update, put_rows, take_rows
+from fedcue.types import ServerState, Sizes, Tensors, TensorSpec, Update
 
 __all__ = [
     "LOGIT_PRIOR",
@@ -70,22 +80,22 @@ __all__ = [
     "check_blocks",
     "check_layers",
     "classify",
+    "cosines",
     "deep",
     "inserted",
     "kept",
     "kept_as",
     "kept_moments",
     "linear_head",
+    "mixed",
     "no_prompts",
     "prompt",
     "prompt_start",
-    "put_rows",
     "query_and_value",
     "reply",
     "server",
     "shallow",
     "statistic",
-    "take_rows",
     "torch_rng",
     "trained",
     "uniform",

@@ -205,3 +205,9 @@ def check_blocks(blocks: int | None, sizes: Sizes) -> None:
 def classify(tensors: Tensors, features: Tensor) -> Tensor:
     """Apply the linear head to features ``[B, d]`` (``head_eq``)."""
     return F.linear(features, tensors["head"], tensors.get("head_bias"))
+
+
+def cosines(vectors: Tensor, others: Tensor) -> Tensor:
+    """Return the cosines ``[B, C]`` of ``vectors [B, d]`` and ``others [C, d]``, at least in float32."""
+    precise = torch.promote_types(vectors.dtype, torch.float32)
+    return F.normalize(vectors.to(precise), dim=-1) @ F.normalize(others.to(precise), dim=-1).T

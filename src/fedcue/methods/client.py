@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Generator, Tensor
@@ -13,7 +14,7 @@ from fedcue.aggregate.class_means import CentroidSums, MomentSums, Prototypes, d
 from fedcue.train.batches import Batch, Samples
 from fedcue.train.settings import Training
 from fedcue.train.sgd import Loss, Moments, StepFilter, fit
-from fedcue.types import Sizes, Tensors, TensorTable, Update, moved
+from fedcue.types import Sizes, Tensors, TensorTable, Update, moved, put_rows, take_rows
 
 Fit = Callable[..., tuple[dict[str, Tensor], float]]
 """The training loop: ``train.sgd.fit``, or what stands in for it where nothing is computed."""
@@ -40,8 +41,6 @@ class Client:
     class_sums: Callable[[int], CentroidSums] = CentroidSums
     hide_priors: bool = False
     """Whether class statistics must not depend on the client's priors, which every record shapes."""
-    by_count: bool = False
-    """Whether centroids are sent as class sums and counts."""
     train: Fit = fit
 
     def described(self) -> Client:
@@ -59,10 +58,20 @@ class Client:
         """Return the tensors with which every client starts, as far as they follow from the seed."""
         return moved(self.table.first(self.seed), self.samples.frozen.model.device)
 
+    @cached_property
     def held_classes(self) -> Tensor:
-        """Return the classes that have a prior above zero."""
+        """The classes that have a prior above zero."""
         held = (self.log_priors > -torch.inf).view(-1, self.log_priors.shape[-1]).any(0)
         return held.nonzero()[:, 0].to(self.samples.frozen.model.device)
+
+    def own_rows(self, sent: Tensors) -> dict[str, Tensor]:
+        """Return ``sent`` with the rows of the held classes only, and these ``classes``."""
+        own = take_rows(sent, self.table.class_axes, self.held_classes)
+        return {**own, "classes": self.held_classes}
+
+    def all_rows(self, own: Tensors, sent: Tensors) -> dict[str, Tensor]:
+        """Undo ``own_rows``: return the rows of all classes, those of other classes as they were sent."""
+        return put_rows(own, self.table.class_axes, self.held_classes, sent)
 
     def fit(
         self,
@@ -86,13 +95,15 @@ class Client:
     ) -> dict[str, Tensor]:
         """Return the client's class means of ``vectors [B, L, d]`` and who holds them.
 
-        This is ``eq:centroid_eq_client``; ``by_count`` gives class sums and counts instead.
+        This is ``eq:centroid_eq_client``. Class sums and counts are returned instead where the table
+        declares numbers, not truth values, for who holds them.
         """
         sums = self.class_sums(self.sizes.classes)
         sums.told = told
         for found, batch in self._described(vectors):
             sums.add(found, batch.labels)
-        return sums.reply(self.by_count, self.table["centroids"].dtype)
+        by_count = self.table["holds"].dtype != torch.bool
+        return sums.reply(by_count, self.table["centroids"].dtype)
 
     def statistics(self, vectors: Callable[[Batch], Tensor]) -> dict[str, Tensor]:
         """Return class sums and counts of ``vectors [B, d]`` and, if declared, their second moments.

@@ -55,10 +55,10 @@ class Cue(PrototypeHead):
         """
         if self.logit_prior != "train+test":
             return super().update(client, sent)
-        axes, own, loss = client.table.class_axes, client.held_classes(), self.loss(sent)
-        start = fm.take_rows({name: sent[name] for name in client.table.trained}, axes, own)
-        trained, value = client.fit(lambda now, batch: loss(fm.put_rows(now, axes, own, sent), batch), start)
-        return client.update(fm.put_rows(trained, axes, own, sent), value)
+        loss, own = self.loss(sent), client.own_rows(sent)
+        start = {name: own[name] for name in client.table.trained}
+        trained, value = client.fit(lambda now, batch: loss(client.all_rows(now, sent), batch), start)
+        return client.update(client.all_rows(trained, sent), value)
 
     def trains_together(self) -> bool:
         """Say whether clients may train in one batch: not if each trains rows of its own."""

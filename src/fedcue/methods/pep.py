@@ -1,15 +1,15 @@
 """PEP-FedPT: shared prompts, and class prompts mixed for each image by prototypes and priors.
 
 Blocks are counted from 0 here: the paper's layers 5, 6, 7 are blocks 4, 5, 6. What only an ablation
-changes is in ``pep_variants``.
+changes, and what figures show, is in ``pep_variants``.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import fedcue.methods as fm
@@ -76,56 +76,33 @@ class PEP(fm.Method):
 
     def personal(self, client: fm.Client, sent: fm.Tensors) -> fm.Tensors:
         """Keep the rows of the classes with a prior: the weight of all others is exactly zero."""
-        held = client.held_classes()
-        return {**fm.take_rows(sent, client.table.class_axes, held), "classes": held}
+        return client.own_rows(sent)
 
     def reply(self, client: fm.Client, sent: fm.Tensors, trained: fm.Tensors, loss: float) -> fm.Update:
         """Send the trained H, P_S and P_C, and the centroids under the broadcast state."""
         broadcast = self.personal(client.described(), sent)
         told = fm.Prototypes(sent["prototypes"], sent["has_prototype"])
         centroids = client.centroids(lambda batch: self.cls_tokens(broadcast, batch), told)
-        held = self.personal(client, sent)["classes"]
-        whole = fm.put_rows(trained, client.table.class_axes, held, sent)
-        return client.update({**whole, **centroids}, loss)
+        return client.update({**client.all_rows(trained, sent), **centroids}, loss)
 
     # On both sides: PromptMixing of Algorithm 2
 
     def prompter(self, tensors: fm.Tensors, batch: fm.Batch) -> fm.Prompter:
-        """Insert P_S at block 0 and m = s P_C at the mixed blocks, in one slot (``eq:pr_mix``)."""
-        shared = tensors["shared_prompts"]
+        """Insert P_S at block 0 and m at the mixed blocks, in one slot."""
+        return fm.mixed(tensors["shared_prompts"], self.layers, partial(self.mixed_prompt, tensors, batch))
 
-        def insert(block: int, tokens: Tensor) -> fm.Insertion | None:
-            if block not in self.layers:
-                return fm.Insertion(shared) if block == 0 else None
-            position = self.layers.index(block)
-            mixed = self.scores(tensors, batch, position, tokens[:, 0]) @ tensors["class_prompts"]
-            slot = mixed[:, None]  # [B, 1, d]
-            if block == 0:
-                slot = torch.cat([slot, shared.expand(slot.shape[0], -1, -1)], 1)
-            return fm.Insertion(slot, overwrite=self.overwrites(position))
-
-        return insert
-
-    def overwrites(self, position: int) -> bool:
-        """Tell whether the mixed prompt takes the slot of the one before it."""
-        return position > 0
+    def mixed_prompt(self, tensors: fm.Tensors, batch: fm.Batch, position: int, cls: Tensor) -> Tensor:
+        """Return m = s P_C ``[B, d]`` (``eq:pr_mix``)."""
+        return self.scores(tensors, batch, position, cls) @ tensors["class_prompts"]
 
     def scores(self, tensors: fm.Tensors, batch: fm.Batch, position: int, cls: Tensor) -> Tensor:
         """Return s ``[B, classes held]`` at the mixed block ``position`` (``final_mixing``)."""
-        log_priors = batch.log_priors[..., tensors["classes"]]
-        prototypes, known = tensors["prototypes"][position], tensors["has_prototype"]
-        return class_scores(cls, prototypes, known, log_priors, self.temperature)
+        prototypes, log_priors = tensors["prototypes"][position], batch.log_priors[..., tensors["classes"]]
+        return class_scores(cls, prototypes, tensors["has_prototype"], log_priors, self.temperature)
 
     def cls_tokens(self, tensors: fm.Tensors, batch: fm.Batch) -> Tensor:
         """Return cls at the input of each mixed block ``[B, L, d]``."""
         return batch.cls_tokens(self.prompter(tensors, batch), self.layers)
-
-    def inspect(self, tensors: fm.Tensors, batch: fm.Batch) -> dict[str, Tensor]:
-        """Return the mixing weights ``[B, L, C]``."""
-        cls = self.cls_tokens(tensors, batch)
-        scores = torch.stack([self.scores(tensors, batch, i, cls[:, i]) for i in range(len(self.layers))], 1)
-        everywhere = scores.new_zeros(*scores.shape[:2], batch.log_priors.shape[-1])
-        return {"mixing_weights": everywhere.index_copy(2, tensors["classes"], scores)}
 
 
 def class_scores(
@@ -137,17 +114,11 @@ def class_scores(
     no prototype yet takes the mean similarity of the client's classes that have one. In log space and
     at least float32: finite for any temperature.
     """
-    similarity = cosines(cls, prototypes)  # [B, C]
+    similarity = fm.cosines(cls, prototypes)  # [B, C]
     owned = (known & (log_priors > -torch.inf)).to(similarity.dtype).expand_as(similarity)
     average = (similarity * owned).sum(-1, keepdim=True) / owned.sum(-1, keepdim=True).clamp(min=1)
     similarity = torch.where(known, similarity, average)
     return torch.softmax(similarity / temperature + log_priors, -1)
-
-
-def cosines(cls: Tensor, prototypes: Tensor) -> Tensor:
-    """Return the cosines ``[B, C]`` of ``cls [B, d]`` and ``prototypes [C, d]``, at least in float32."""
-    precise = torch.promote_types(cls.dtype, torch.float32)
-    return F.normalize(cls.to(precise), dim=-1) @ F.normalize(prototypes.to(precise), dim=-1).T
 
 
 def mean_centroids(total: Tensor, weight: Tensor) -> dict[str, Tensor]:

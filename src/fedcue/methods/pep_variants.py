@@ -1,4 +1,7 @@
-"""PEP-FedPT with the switches that only ablations need; with their defaults it is ``pep.PEP``."""
+"""PEP-FedPT with the switches that only ablations need, and what figures show of it.
+
+With the defaults it trains as ``pep.PEP`` does.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import torch
 from torch import Tensor
 
 import fedcue.methods as fm
-from fedcue.methods.pep import PEP, cosines
+from fedcue.methods.pep import PEP
 
 
 class PEPVariants(PEP):
@@ -44,10 +47,8 @@ class PEPVariants(PEP):
     def check(self, sizes: fm.Sizes) -> None:
         """Refuse averages over holders where clients do not count alike."""
         super().check(sizes)
-        if self.class_average == "holders" and (self.weighting, self.prototype_weight) != (
-            "uniform",
-            "uniform",
-        ):
+        alike = self.weighting == self.prototype_weight == "uniform"
+        if self.class_average == "holders" and not alike:
             raise fm.ConfigError(
                 "method.class_average=holders counts holders, not images. Give method.weighting=uniform and "
                 "method.prototype_weight=uniform."
@@ -87,28 +88,22 @@ class PEPVariants(PEP):
         moved = old + (mean - old) * sums.updates / holders
         return fm.ServerState(after.round, {**after.tensors, "class_prompts": moved})
 
-    def warm_up(self, client: fm.Client) -> fm.Tensors:
-        """Send class means or, by count, class sums."""
-        return super().warm_up(self._counting(client))
-
-    def reply(self, client: fm.Client, sent: fm.Tensors, trained: fm.Tensors, loss: float) -> fm.Update:
-        """Send what PEP sends, with class means or sums."""
-        return super().reply(self._counting(client), sent, trained, loss)
-
     def trains_together(self) -> bool:
         """Say whether clients may train in one batch: bare cls tokens are looked up client by client."""
         return super().trains_together() and self.score_source == "prompted"
 
-    def _counting(self, client: fm.Client) -> fm.Client:
-        return replace(client, by_count=self.prototype_weight == "count")
-
     def personal(self, client: fm.Client, sent: fm.Tensors) -> fm.Tensors:
         """Keep the rows of the classes that are mixed: all of them without priors."""
-        return super().personal(replace(client, log_priors=self._priors(client.log_priors)), sent)
+        return super().personal(self._mixing(client), sent)
 
-    def overwrites(self, position: int) -> bool:
-        """Tell whether the mixed prompt takes the slot of the one before it."""
-        return self.ccmp_mode == "replace" and super().overwrites(position)
+    def reply(self, client: fm.Client, sent: fm.Tensors, trained: fm.Tensors, loss: float) -> fm.Update:
+        """Send what PEP sends, with the rows of the classes that were mixed."""
+        return super().reply(self._mixing(client), sent, trained, loss)
+
+    def prompter(self, tensors: fm.Tensors, batch: fm.Batch) -> fm.Prompter:
+        """Insert what PEP inserts, in one slot or in one for each mixed block."""
+        mix, accumulate = partial(self.mixed_prompt, tensors, batch), self.ccmp_mode == "accumulate"
+        return fm.mixed(tensors["shared_prompts"], self.layers, mix, accumulate)
 
     def scores(self, tensors: fm.Tensors, batch: fm.Batch, position: int, cls: Tensor) -> Tensor:
         """Return s from bare cls tokens, even priors or without gradient, as asked for."""
@@ -118,12 +113,20 @@ class PEPVariants(PEP):
         if self.zero_prototype == "neutral":
             scores = super().scores(tensors, batch, position, cls)
         else:
-            similarity = cosines(cls, tensors["prototypes"][position]) * tensors["has_prototype"]
+            similarity = fm.cosines(cls, tensors["prototypes"][position]) * tensors["has_prototype"]
             log_priors = batch.log_priors[..., tensors["classes"]]
             scores = torch.softmax(similarity / self.temperature + log_priors, -1)
         return scores.detach() if self.detach_scores else scores
 
+    def inspect(self, tensors: fm.Tensors, batch: fm.Batch) -> dict[str, Tensor]:
+        """Return the mixing weights ``[B, L, C]``."""
+        cls = self.cls_tokens(tensors, batch).unbind(1)
+        scores = torch.stack([self.scores(tensors, batch, i, one) for i, one in enumerate(cls)], 1)
+        return {"mixing_weights": batch.for_all_classes(scores, tensors["classes"])}
+
+    def _mixing(self, client: fm.Client) -> fm.Client:
+        return replace(client, log_priors=self._priors(client.log_priors))
+
     def _priors(self, log_priors: Tensor) -> Tensor:
-        if self.prior == "client":
-            return log_priors
-        return torch.full_like(log_priors, -math.log(log_priors.shape[-1]))
+        even = torch.full_like(log_priors, -math.log(log_priors.shape[-1]))
+        return log_priors if self.prior == "client" else even

@@ -122,8 +122,7 @@ class SGPT(fm.Method):
 
     def _similarity(self, keys: Tensor, batch: fm.Batch) -> Tensor:
         """Return the cosines ``[B, K]`` of the images' queries, from the bare backbone, and the keys."""
-        query = F.relu(batch.normalised(batch.bare_cls[:, 0]))
-        return F.normalize(query, dim=-1) @ F.normalize(keys, dim=-1).T
+        return fm.cosines(F.relu(batch.normalised(batch.bare_cls[:, 0])), keys)
 
     def _tokens(self, tensors: fm.Tensors, groups: Tensor | None) -> dict[int, Tensor]:
         """Return by block the shared prompts and those of each image's group, if groups are on."""

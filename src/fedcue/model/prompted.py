@@ -7,7 +7,7 @@ Prompts carry no position embedding: their order does not matter to the attentio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
@@ -198,6 +198,27 @@ def deep(prompts: Tensor) -> Prompter:
 
     def insert(block: int, tokens: Tensor) -> Insertion | None:
         return Insertion(prompts[block], overwrite=block > 0) if block < len(prompts) else None
+
+    return insert
+
+
+def mixed(
+    shared: Tensor, blocks: Sequence[int], mix: Callable[[int, Tensor], Tensor], accumulate: bool = False
+) -> Prompter:
+    """Insert shared prompts at block 0 and, at each of ``blocks``, one prompt per image; all in one slot.
+
+    ``mix`` makes it ``[B, d]`` from the position in ``blocks`` and the images' cls ``[B, d]``. With
+    ``accumulate`` each block adds a slot of its own.
+    """
+
+    def insert(block: int, tokens: Tensor) -> Insertion | None:
+        if block not in blocks:
+            return Insertion(shared) if block == 0 else None
+        position = blocks.index(block)
+        slot = mix(position, tokens[:, 0])[:, None]  # [B, 1, d]
+        if block == 0:
+            slot = torch.cat([slot, shared.expand(slot.shape[0], -1, -1)], 1)
+        return Insertion(slot, overwrite=position > 0 and not accumulate)
 
     return insert
 

@@ -53,6 +53,11 @@ class Batch:
         """Return cls at the input of each of ``blocks`` (``depth``: the output): ``[B, len, d]``."""
         return self.frozen.model.cls_tokens(self.inputs, prompts, blocks)
 
+    def for_all_classes(self, values: Tensor, classes: Tensor) -> Tensor:
+        """Return values ``[..., k]`` of some classes as ``[..., C]``, zero for all others."""
+        whole = values.new_zeros(*values.shape[:-1], self.log_priors.shape[-1])
+        return whole.index_copy(-1, classes, values)
+
     def normalised(self, tokens: Tensor) -> Tensor:
         """Apply the backbone's final LayerNorm to tokens ``[..., d]``."""
         out: Tensor = self.frozen.model.backbone.norm(tokens)

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from support.tiny_federation import TinyFederation
 
 from fedcue.methods.head import HeadTuning
-from fedcue.methods.pep import PEP
+from fedcue.methods.pep_variants import PEPVariants
 
 
 def test_a_confusion_has_the_true_class_in_its_row_and_the_predicted_one_in_its_column():
@@ -33,7 +33,7 @@ def test_counts_are_those_of_each_client_and_class():
 
 
 def test_mixing_weights_are_means_over_the_images_of_a_class():
-    run = TinyFederation(PEP(), images=8).run(1)
+    run = TinyFederation(PEPVariants(), images=8).run(1)
     found = load_file(Path(run.folder.name) / "run" / "analysis.safetensors")["mean_mixing_weights"]
     assert found.shape == (4, 3, 4)
     weights, labels = [], []

@@ -6,9 +6,11 @@ import pytest
 import torch
 from support.tiny_federation import added
 
+import fedcue.methods as fm
 from fedcue.errors import ConfigError
 from fedcue.methods.fedvpt import FedVPT
-from fedcue.methods.pep import PEP, class_scores, cosines, mean_centroids, move_prototypes
+from fedcue.methods.pep import PEP, class_scores, mean_centroids, move_prototypes
+from fedcue.methods.pep_variants import PEPVariants
 from fedcue.types import Sizes
 
 PRIORS = torch.tensor([0.5, 0.3, 0.2, 0.0]).log()
@@ -90,7 +92,7 @@ def test_scores_are_computed_in_float32_at_least(dtype):
     assert found.dtype == torch.promote_types(dtype, torch.float32)
     expected = class_scores(cls.double(), prototypes.double(), ALL, PRIORS.double(), 0.05)
     torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-4)
-    assert cosines(cls, prototypes).dtype == found.dtype
+    assert fm.cosines(cls, prototypes).dtype == found.dtype
 
 
 # The mixed prompts
@@ -169,7 +171,7 @@ def test_an_overwritten_slot_is_overwritten_in_the_kept_projection_too(federatio
 
 
 def test_at_the_first_block_every_image_gets_the_same_weights(federation):
-    run = federation(PEP(layers=(0, 1, 2))).run(1)
+    run = federation(PEPVariants(layers=(0, 1, 2))).run(1)
     weights = run.tiny.method.inspect(run.tiny.personal(run.state, 0), run.tiny.batch(0))["mixing_weights"]
     torch.testing.assert_close(weights[:, 0], weights[:1, 0].expand(16, 4))
     assert (weights[:, 2] - weights[:1, 2]).abs().max() > 1e-4
