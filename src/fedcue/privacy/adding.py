@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from fedcue.aggregate.mean import Adding, Sums
+from fedcue.privacy.sensitivity import CHANGES
 from fedcue.privacy.shares import Shares
 from fedcue.privacy.stream import NoiseStream
 from fedcue.types import Kind, Tensors, TensorTable, Update
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class PrivateAdding:
-    """Adds up clipped updates; noise comes before anybody sees the sums."""
+    """Adds up clipped updates; noise comes before anybody sees the sums.
+
+    A trusted server adds whole steps of the noise's grid. Sums of floating-point numbers round, by more or
+    less as other clients' numbers are: one client could then move a sum farther than its update is long.
+    """
 
     privacy: DifferentialPrivacy
     inner: Adding
@@ -28,18 +33,22 @@ class PrivateAdding:
     table: TensorTable
     stream: Callable[[], NoiseStream]
     shares: Shares | None = None
+    steps: Tensors = field(default_factory=dict)
 
     def add(self, update: Update) -> None:
         """Add an update, clipped once more where the server is the one to protect it."""
         if self.privacy.central:
             update = self.privacy.bounded(update, self.reference, self.table)
+            steps = self.privacy.in_steps(update.tensors, self.table)
+            self.steps = self.privacy.add_up(self.steps, steps, self.table)
+            update = replace(update, tensors={})  # what is left of it to count
         self.inner.add(update)
 
     def sums(self) -> Sums:
         """Return the sums with noise, without classes that are rare or absent."""
         sums = self.inner.sums()
         if self.privacy.central:
-            sums.tensors = self.privacy.noisy(sums.tensors, self.table, self.stream())
+            sums.tensors = self.privacy.noisy_steps(self.steps, self.table, self.stream())
         sums.deviations = self.privacy.deviations(sums, self.table, self.shares)
         self.privacy.drop_rare(sums, self.table)
         return sums
@@ -50,7 +59,7 @@ def clipped(update: Update, reference: Tensors, table: TensorTable, bound: float
 
     A tensor that was not sent down is a change as it is.
     """
-    names = [name for name in update.tensors if table.kinds[name] in ("shared", "own")]
+    names = [name for name in update.tensors if table.kinds[name] in CHANGES]
     start = {name: reference.get(name, torch.zeros(())).double() for name in names}
     changes = {name: update.tensors[name].double() - start[name] for name in names}
     length = math.sqrt(sum(float(change.square().sum()) for change in changes.values()))

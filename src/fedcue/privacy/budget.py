@@ -12,7 +12,8 @@ from fedcue.privacy.accounting import Ledger
 from fedcue.privacy.differential import DifferentialPrivacy
 from fedcue.privacy.mechanisms import PaperNoise, Privacy
 from fedcue.privacy.promise import AGAINST, FRESH, NOT_COVERED, SIMULATED, UNITS
-from fedcue.types import TensorTable
+from fedcue.privacy.sensitivity import CHANGES, STATISTICS
+from fedcue.types import TensorSpec, TensorTable
 
 
 class Schedule(Protocol):
@@ -100,10 +101,11 @@ class Budget:
         """Count again what a run that is resumed has spent, rounds drawn again included."""
         self.warm_up()
         for record in records:
-            for attempt in range(attempts):
+            known = record.get("attempts")
+            for attempt in range(known or attempts):
                 drawn = self.schedule.drawn(record["round"] - 1, attempt)
                 self.visit(drawn, record["round"] - 1)
-                if drawn == record["clients"]:
+                if known is None and drawn == record["clients"]:
                     break
 
     @property
@@ -218,14 +220,19 @@ class Budget:
 
 
 def releases_before(table: TensorTable) -> int:
-    """Return how often a client releases something before round 0: all its statistics are one release."""
-    kinds = {spec.kind for spec in table if spec.replied}
-    return int(bool(kinds & {"class_sums", "moments"}))
+    """Return how often a client releases something before round 0."""
+    return _releases(spec for spec in table if spec.replied)
 
 
 def releases_of_a_visit(table: TensorTable) -> int:
-    """Return how often a client releases something in a round: its changes and, if it has any, class sums."""
-    return 1 + int(any(spec.returned and spec.kind == "class_sums" for spec in table))
+    """Return how often a client releases something in a round."""
+    return _releases(spec for spec in table if spec.returned)
+
+
+def _releases(sent: Iterable[TensorSpec]) -> int:
+    """Count the releases of a message: all its changes are one, and all its statistics are one."""
+    kinds = {spec.kind for spec in sent}
+    return int(not kinds.isdisjoint(STATISTICS)) + int(not kinds.isdisjoint(CHANGES))
 
 
 def _check_delta(delta: float, records: int) -> None:

@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 from fedcue.aggregate.class_means import CentroidSums
+from fedcue.privacy.noise import power_of_two, snap
 from fedcue.privacy.stream import NoiseStream
+
+STEPS = 2**15
+"""Steps in the radius, at least. Products of two numbers then have 32 bits or fewer: sums of them over two
+million images are exact in float64."""
 
 
 class ClippedSums(CentroidSums):
@@ -27,11 +32,11 @@ class ClippedSums(CentroidSums):
         self.radius = radius
 
     def shortened(self, vectors: Tensor) -> Tensor:
-        """Return vectors no longer than the radius."""
+        """Return vectors no longer than the radius, on a grid."""
         exact = vectors.double()
         lengths = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)
         short: Tensor = exact * (self.radius / lengths.clamp(min=self.radius))
-        return short
+        return snap(short, power_of_two(self.radius) / STEPS)
 
     def add(self, vectors: Tensor, labels: Tensor) -> None:
         """Add the vectors of some images, shortened to the radius."""

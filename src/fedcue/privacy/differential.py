@@ -16,14 +16,11 @@ from fedcue.errors import ConfigError, FedcueError
 from fedcue.privacy.adding import PrivateAdding, bounded_statistics, clipped
 from fedcue.privacy.class_sums import ClippedSums
 from fedcue.privacy.mechanisms import Privacy, Streams
-from fedcue.privacy.noise import add_gaussian, most_noise
-from fedcue.privacy.sensitivity import of_an_image, units
+from fedcue.privacy.noise import add_up, in_steps, most_noise, noisy_steps
+from fedcue.privacy.sensitivity import STATISTICS, check_sensitivities, of_an_image, units
 from fedcue.privacy.shares import Shares
 from fedcue.privacy.stream import NoiseStream
-from fedcue.types import Kind, Tensors, TensorSpec, TensorTable, Update
-
-STATISTICS: tuple[Kind, ...] = ("class_sums", "class_counts", "moments")
-"""Kinds of uploads that describe a client's images."""
+from fedcue.types import Tensors, TensorSpec, TensorTable, Update
 
 
 class DifferentialPrivacy(Privacy):
@@ -104,24 +101,14 @@ class DifferentialPrivacy(Privacy):
 
     def check(self, method: str, table: TensorTable) -> None:
         """Refuse tensors of unknown sensitivity, and samples that cannot be kept secret."""
-        kinds = table.kinds
-        if not table.uploads:
-            raise ConfigError(
-                f"privacy=dp has nothing to protect: nothing leaves a client of {method}. Give privacy=none."
-            )
-        open_ones = [spec.name for spec in table.uploads if spec.kind is None]
-        if open_ones:
-            raise ConfigError(
-                f"privacy=dp cannot protect {method}: it uploads {', '.join(open_ones)}, of which no "
-                "sensitivity is declared. Give another method, or privacy=none."
-            )
+        check_sensitivities(self.unit, method, table)
         if self.where == "central" and table.needs_each:
             raise ConfigError(
                 f"privacy.where=central adds noise to sums over clients, but {method} needs every client's "
                 f"{', '.join(table.each)}. Give privacy.where=local."
             )
         if self.sample == "secret" and (
-            self.where != "central" or {"class_sums", "moments"} & {*kinds.values()}
+            self.where != "central" or not {*table.kinds.values()}.isdisjoint(STATISTICS)
         ):
             raise ConfigError(
                 "privacy.sample=secret holds for clipped updates at a trusted server only: with "
@@ -182,12 +169,34 @@ class DifferentialPrivacy(Privacy):
         if self.unit == "client":
             lengths = {kind: 2 * self.client_bound * unit for kind, unit in units(self.radius).items()}
         else:
-            layers = [len(tensors[name]) for name in tensors if kinds[name] == "class_sums"]
-            lengths = of_an_image(self.radius, max(layers, default=1), "moments" in kinds.values())
+            layers = sum(len(tensors[name]) for name in tensors if kinds[name] == "class_sums")
+            lengths = of_an_image(self.radius, max(layers, 1), "moments" in kinds.values())
         return {name: lengths.get(kinds[name], 2 * self.clip) for name in tensors}
 
     def noisy(self, tensors: Tensors, table: TensorTable, stream: NoiseStream) -> dict[str, Tensor]:
         """Return tensors with noise on them, in float64."""
+        return self.noisy_steps(self.in_steps(tensors, table), table, stream)
+
+    def in_steps(self, tensors: Tensors, table: TensorTable) -> dict[str, Tensor]:
+        """Return tensors as whole steps of the grids of their noise."""
+        deviations = self._of_one_draw(tensors, table)
+        return {name: in_steps(tensor, deviations[name]) for name, tensor in tensors.items()}
+
+    def add_up(self, total: Tensors, steps: Tensors, table: TensorTable) -> dict[str, Tensor]:
+        """Return the exact sum of tensors of whole steps, the first of which may be empty."""
+        deviations = self._of_one_draw(steps, table)
+        return {
+            name: add_up(total[name], own, deviations[name]) if name in total else own
+            for name, own in steps.items()
+        }
+
+    def noisy_steps(self, steps: Tensors, table: TensorTable, stream: NoiseStream) -> dict[str, Tensor]:
+        """Return what whole steps stand for, with noise on it, in float64."""
+        deviations = self._of_one_draw(steps, table)
+        return {name: noisy_steps(steps[name], deviations[name], stream) for name in sorted(steps)}
+
+    def _of_one_draw(self, tensors: Tensors, table: TensorTable) -> dict[str, float]:
+        """Return the deviation of one draw of noise for each tensor of a message."""
         assert self.noise is not None, "the noise is settled before the first client is asked"
         values = sum(tensor.numel() for tensor in tensors.values())
         if self.noise > most_noise(values):
@@ -195,11 +204,7 @@ class DifferentialPrivacy(Privacy):
                 f"privacy.noise={self.noise:g} is more than its grid allows for {values} numbers: "
                 f"at most {most_noise(values):.3g}. Give a larger privacy.max_epsilon."
             )
-        moves = self.moves(tensors, table)
-        return {
-            name: add_gaussian(tensors[name].double(), self.noise * moves[name], stream)
-            for name in sorted(tensors)
-        }
+        return {name: self.noise * move for name, move in self.moves(tensors, table).items()}
 
     def deviations(self, sums: Sums, table: TensorTable, shares: Shares | None = None) -> dict[str, float]:
         """Return the deviation of the noise in each of the sums."""

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import torch
+
 from fedcue.aggregate.class_means import CentroidSums
 from fedcue.aggregate.mean import Adding, Summing
 from fedcue.aggregate.robust import Aggregation
@@ -139,6 +141,11 @@ def check_protection(method: str, summing: Summing, aggregation: Aggregation, pr
     if not aggregation.plain:
         _check_robust(method, table, aggregation)
     summed = privacy.central or privacy.distributed
+    if summed and not _leaves_alone(summing):
+        raise ConfigError(
+            f"privacy.where={'central' if privacy.central else 'distributed'} adds up what is clipped, but "
+            f"{method} changes it once more (added). Give privacy.where=local, or another method."
+        )
     if summing.weighting == "size" and (summed or not aggregation.plain):
         where = "central" if privacy.central else "distributed"
         reason = f"privacy.where={where}" if summed else f"aggregate={aggregation.described}"
@@ -146,6 +153,13 @@ def check_protection(method: str, summing: Summing, aggregation: Aggregation, pr
             f"method.weighting=size lets one client weigh more than others, which {reason} does not "
             "allow. Give method.weighting=uniform."
         )
+
+
+def _leaves_alone(summing: Summing) -> bool:
+    """Say whether what a client sends is added up as it is."""
+    sent = [spec for spec in summing.table if spec.returned]
+    update = Update(0, 1, {spec.name: torch.ones([size or 1 for size in spec.shape]) for spec in sent})
+    return summing.prepare(update) is update
 
 
 def _check_robust(method: str, table: TensorTable, aggregation: Aggregation) -> None:

@@ -32,12 +32,25 @@ def add_gaussian(values: Tensor, deviation: float, stream: NoiseStream) -> Tenso
 
     Snapping moves two neighbouring inputs apart by less than one step in each of ``n`` values, so by
     less than ``sqrt(n)`` steps in all: ``most_noise`` says up to where the margin covers that.
-    Contributions that were snapped before they were added up cost nothing.
+    Sums are made of contributions in steps (``in_steps``), of which one alone differs.
     """
-    width = grid(deviation)
-    steps = _steps(values, width)
+    return noisy_steps(in_steps(values, deviation), deviation, stream)
+
+
+def in_steps(values: Tensor, deviation: float) -> Tensor:
+    """Return values as whole steps of the grid of ``deviation``, rounded towards zero: sums are exact."""
+    return _checked(values.double() / grid(deviation), deviation).trunc().long()
+
+
+def add_up(total: Tensor, steps: Tensor, deviation: float) -> Tensor:
+    """Return the sum of two tensors of whole steps of the grid of ``deviation``."""
+    return _checked(total + steps, deviation)
+
+
+def noisy_steps(steps: Tensor, deviation: float, stream: NoiseStream) -> Tensor:
+    """Return whole steps of the grid of ``deviation`` with Gaussian noise, as values in float64."""
     noise = discrete_gaussian(steps.numel(), _deviation_in_steps(deviation), stream)
-    return (steps + torch.from_numpy(noise).view(steps.shape).to(steps.device)).double() * width
+    return (steps + torch.from_numpy(noise).view(steps.shape).to(steps.device)).double() * grid(deviation)
 
 
 def gaussian(shape: Sequence[int], deviation: float, stream: NoiseStream) -> Tensor:
@@ -49,9 +62,14 @@ def snap(values: Tensor, width: float) -> Tensor:
     """Return values on the grid of steps of ``width``, in float64, each rounded towards zero.
 
     No value grows, so a vector of bounded length stays within its bound. Sums of snapped values are
-    exact in float64 below 2^53 steps, which are 4096 deviations or more.
+    exact in float64 below 2^53 steps, in whatever order they are added.
     """
-    return _steps(values, width).double() * width
+    return (values.double() / width).trunc() * width
+
+
+def power_of_two(length: float) -> float:
+    """Return the largest power of two that is no more than a length."""
+    return math.ldexp(0.5, math.frexp(length)[1])
 
 
 def grid(deviation: float) -> float:
@@ -61,7 +79,7 @@ def grid(deviation: float) -> float:
             f"Noise of deviation {deviation} cannot be drawn. Give a noise, a clip and a radius whose "
             "product is positive and between 1e-270 and 1e270."
         )
-    return math.ldexp(0.5, math.frexp(deviation)[1]) / STEPS
+    return power_of_two(deviation) / STEPS
 
 
 def most_noise(values: int) -> float:
@@ -80,13 +98,13 @@ def _deviation_in_steps(deviation: float) -> int:
     return exact + exact // MARGIN + 1
 
 
-def _steps(values: Tensor, width: float) -> Tensor:
-    """Return values as whole numbers of steps, rounded towards zero."""
-    steps = values.double() / width
+def _checked(steps: Tensor, deviation: float) -> Tensor:
+    """Return steps, or refuse those that 64 bits do not hold with their noise."""
     if not bool((steps.abs() < MOST_STEPS).all()):  # also false where a value is not a number
-        largest = float(values.double().abs().max())
+        width = grid(deviation)
+        largest = float(steps.double().abs().max()) * width
         raise FedcueError(
             f"A value of size {largest:g} gets noise on a grid of {width:g}, which reaches up to "
             f"{MOST_STEPS * width:g}. Give a larger noise, or a smaller clip or radius."
         )
-    return steps.trunc().long()
+    return steps

@@ -16,7 +16,14 @@ from __future__ import annotations
 
 import math
 
-from fedcue.types import Kind
+from fedcue.errors import ConfigError
+from fedcue.types import Kind, TensorTable
+
+STATISTICS: tuple[Kind, ...] = ("class_sums", "class_counts", "moments")
+"""Kinds of uploads that describe a client's images."""
+
+CHANGES: tuple[Kind, ...] = ("shared", "own")
+"""Kinds of uploads that a client trained."""
 
 MOMENTS = 1.0
 """The noise of second moments to that of class sums, squared: ``k``, chosen on validation images."""
@@ -38,3 +45,25 @@ def of_an_image(radius: float, layers: int, moments: bool) -> dict[Kind, float]:
 def units(radius: float) -> dict[Kind, float]:
     """Return the length that an image of length ``radius`` gives to each of a client's statistics."""
     return {"class_sums": radius, "class_counts": 1.0, "moments": radius**2}
+
+
+def check_sensitivities(unit: str, method: str, table: TensorTable) -> None:
+    """Raise a ``ConfigError`` unless it is known of every message how far ``unit`` moves it."""
+    if not table.uploads:
+        raise ConfigError(
+            f"privacy=dp has nothing to protect: nothing leaves a client of {method}. Give privacy=none."
+        )
+    open_ones = [spec.name for spec in table.uploads if spec.kind is None]
+    if open_ones:
+        raise ConfigError(
+            f"privacy=dp cannot protect {method}: it uploads {', '.join(open_ones)}, of which no "
+            "sensitivity is declared. Give another method, or privacy=none."
+        )
+    for sent in ("replied", "returned"):
+        for kind in ("class_counts", "moments"):
+            names = [s.name for s in table.uploads if getattr(s, sent) and s.kind == kind]
+            if len(names) > 1 and unit == "image":
+                raise ConfigError(
+                    f"privacy=dp knows how far an image moves one tensor of {kind}, but {method} sends "
+                    f"{', '.join(names)} together. Give another method, or privacy.unit=client."
+                )

@@ -109,5 +109,6 @@ class RoundRecord:
             **spent,
             **self.accuracies,
             **({"failures": self.failures} if self.failures else {}),
+            **({"attempts": self.attempt + 1} if self.attempt else {}),
             "seconds": time.perf_counter() - self.started,
         }

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from support.tables import STATISTICS, combined, roster_with
+from support.tables import STATISTICS, combined, roster_of, roster_with, table_of
 
-from fedcue.aggregate.mean import PlainAdding
+from fedcue.aggregate.mean import PlainAdding, Summing
 from fedcue.config.layers import dump, load
 from fedcue.errors import BudgetSpent, ConfigError, FedcueError
+from fedcue.methods.tensors import reply, trained, zeros
 from fedcue.privacy.accounting import Ledger
-from fedcue.privacy.budget import Budget
-from fedcue.privacy.guard import fresh_stream
-from fedcue.types import Update
+from fedcue.privacy.budget import Budget, releases_before, releases_of_a_visit
+from fedcue.privacy.differential import DifferentialPrivacy
+from fedcue.privacy.guard import check_protection, fresh_stream
+from fedcue.types import TensorSpec, Update
 
 TEN = "clients_per_round=10"
 
@@ -156,6 +160,64 @@ def test_a_resumed_run_remembers_rounds_that_were_drawn_again():
     record = {"round": 1, "clients": budget.schedule.drawn(0, 1)}
     resumed.replay([record], 10)
     assert resumed.ledger == direct.ledger
+
+
+def test_a_resumed_run_counts_every_draw_of_a_round_even_if_the_same_clients_are_drawn():
+    """One client alone is drawn again and again: the record says how often."""
+    pytest.importorskip("dp_accounting")
+    config = load("default", ["clients_per_round=1", "privacy=dp", "privacy.max_epsilon=50"])
+    budget = roster_of(config, clients=1, heldout=0).budget
+    direct, resumed = budget.fresh(), budget.fresh()
+    direct.warm_up()
+    for _ in range(3):
+        direct.visit([0], 0)
+    resumed.replay([{"round": 1, "clients": [0], "attempts": 3}], 10)
+    assert resumed.ledger == direct.ledger
+
+
+@pytest.mark.parametrize(
+    ("specs", "releases"),
+    [
+        ([reply("holds", (4,), "class_counts")], (1, 0)),
+        ([reply("moments", (6,), "moments"), reply("holds", (4,), "class_counts")], (1, 0)),
+        ([reply("head", (4,), "shared"), reply("holds", (4,), "class_counts")], (2, 0)),
+        ([reply("head", (4,), "shared")], (1, 0)),
+        ([trained("head", (4,), zeros)], (0, 1)),
+        ([trained("head", (4,), zeros), reply("holds", (4,), "class_counts", returned=True)], (1, 2)),
+        ([trained("head", (4,), zeros), reply("moments", (6,), "moments", returned=True)], (1, 2)),
+        ([TensorSpec("change", (4,), returned=True, kind="own")], (0, 1)),
+        ([TensorSpec("holds", (4,), returned=True, kind="class_counts")], (0, 1)),
+    ],
+)  # fmt: skip
+def test_all_changes_of_a_message_are_one_release_and_all_statistics_are_one(specs, releases):
+    table = table_of(*specs)
+    assert (releases_before(table), releases_of_a_visit(table)) == releases
+
+
+@pytest.mark.parametrize("kind", ["class_counts", "moments"])
+def test_two_tensors_of_one_kind_whose_sensitivity_is_known_for_one_are_refused(kind):
+    table = table_of(reply("one", (6,), kind), reply("two", (6,), kind))
+    with pytest.raises(ConfigError, match=f"one tensor of {kind}, but plugin sends one, two together"):
+        DifferentialPrivacy().check("plugin", table)
+    DifferentialPrivacy(unit="client").check("plugin", table)
+    apart = table_of(reply("one", (6,), kind), TensorSpec("two", (6,), returned=True, kind=kind))
+    DifferentialPrivacy().check("plugin", apart)
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [["privacy.where=central"], ["privacy.where=distributed", "aggregate=secure"]],
+    ids=lambda ways: ways[0],
+)
+def test_a_method_that_changes_what_was_clipped_before_it_is_added_up_is_refused(ways):
+    """Another factor behind the clip, and the noise would be too little."""
+    config, table = config_of("privacy=dp", *ways), table_of()
+    louder = Summing(
+        table, prepare=lambda update: replace(update, tensors={"head": 9 * update.tensors["head"]})
+    )
+    with pytest.raises(ConfigError, match=r"plugin changes it once more \(added\)"):
+        check_protection("plugin", louder, config.aggregate, config.privacy)
+    check_protection("plugin", Summing(table), config.aggregate, config.privacy)
 
 
 @pytest.mark.parametrize(

@@ -68,11 +68,19 @@ def test_the_margin_pays_for_snapping(count):
     assert multiplier >= 128, "more than any sensible budget asks for"
 
 
-def test_sums_of_snapped_contributions_are_exact():
-    width = grid(2.0)
-    parts = snap(torch.randn(500, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64), width)
-    exact = [sum(int(step) for step in column) for column in (parts / width).T]
-    assert (parts.sum(0) / width).tolist() == exact
+def test_sums_of_contributions_in_steps_are_exact():
+    parts = torch.randn(500, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    total = torch.zeros(3, dtype=torch.int64)
+    for part in parts:
+        total = noise.add_up(total, noise.in_steps(part, 2.0), 2.0)
+    exact = [sum(int(step) for step in column) for column in (snap(parts, grid(2.0)) / grid(2.0)).T]
+    assert total.tolist() == exact
+
+
+def test_a_sum_that_64_bits_do_not_hold_is_refused():
+    half = torch.tensor([2**61], dtype=torch.int64)
+    with pytest.raises(FedcueError, match="Give a larger noise"):
+        noise.add_up(half, half, 1.0)
 
 
 def test_what_may_come_out_does_not_depend_on_what_went_in():
