@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import RecordDict
 
 from fedcue.aggregate.secure import Secure, word_shapes
 from fedcue.config.settings import RunConfig
@@ -18,7 +19,7 @@ from fedcue.evaluate.accuracy import Accuracies
 from fedcue.flower.enrolment import Enrolment
 from fedcue.flower.expected import Expected, ExpectedMessage, expected_replies
 from fedcue.flower.messages import EVALUATE, JOIN, SECURE, TRAIN, WARM_UP, Order, Outcome, write_orders
-from fedcue.flower.network import Network
+from fedcue.flower.network import Network, silence
 from fedcue.flower.replies import read_members, read_outcomes
 from fedcue.flower.sums import RunningSum, SumStore
 from fedcue.flower.terms import Terms
@@ -68,6 +69,10 @@ class FlowerEngine:
         self.network, self.patience, self.terms, self.enrolment = network, patience, terms, enrolment
         self._ask_again: dict[int, float] = {}
         """From node to the time at which it is asked to join again."""
+        self._joining: dict[str, int] = {}
+        """From message to node: who was asked to join and has not answered yet."""
+        self._answer_by: dict[int, float] = {}
+        """From such a node to the time until which it may answer."""
         self._refusals: dict[int, str] = {}
         everyone = set(range(terms.clients))
         present = self._gather(everyone, terms.clients, enrolment.needed)
@@ -95,7 +100,8 @@ class FlowerEngine:
             nodes = self.network.nodes()
             self._admit(nodes)
             present = {client for client in clients if places.get(client) in nodes}
-            if len(present) >= wanted or time.monotonic() > deadline:
+            late = time.monotonic() > deadline
+            if len(present) >= wanted or (late and (len(present) >= needed or not self._joining)):
                 break
             time.sleep(self.network.poll)
         if len(present) < needed:
@@ -112,25 +118,40 @@ class FlowerEngine:
         )
 
     def _admit(self, nodes: Mapping[int, str]) -> None:
-        """Let nodes join that were not here before; a refused one is asked again after a while."""
+        """Ask new nodes to join, and let in who answered; nobody waits here for a node that is silent.
+
+        A refused node is asked again after a while.
+        """
         now = time.monotonic()
         self._ask_again = {node: when for node, when in self._ask_again.items() if node in nodes}
-        new = {node for node in nodes if self._ask_again.get(node, 0.0) <= now}
-        if not new:
-            return
-        contents = {node: write_orders(self.terms, []) for node in sorted(new)}
-        for node, answer in self.network.ask(JOIN, contents, self.patience.round).items():
-            try:
-                members = read_members(answer, self.terms.clients)
-                if self.rule is not None and not all(member.identity for member in members):
-                    raise ClientError("it has no key for secure sums")
-                self.enrolment.admit(node, nodes[node], members, nodes)
-                self._refusals.pop(node, None)
-                self._ask_again[node] = float("inf")
-            except ClientError as error:
-                log.warning("Node %d is refused: %s.", node, error)
-                self._refusals[node] = str(error)
-                self._ask_again[node] = time.monotonic() + ASK_AGAIN
+        self._joining = {key: node for key, node in self._joining.items() if node in nodes}
+        asked = set(self._joining.values())
+        new = sorted(node for node in nodes if node not in asked and self._ask_again.get(node, 0.0) <= now)
+        if new:
+            contents = {node: write_orders(self.terms, []) for node in new}
+            self._joining |= self.network.send(JOIN, contents, self.patience.round)
+            self._answer_by |= dict.fromkeys(new, now + self.patience.round)
+        answers = self.network.collect(self._joining)
+        for key, node in list(self._joining.items()):
+            if self._answer_by[node] <= now:
+                del self._joining[key]
+                answers[node] = silence(self.patience.round)
+        for node in sorted(answers):
+            self._let_in(node, answers[node], nodes)
+
+    def _let_in(self, node: int, answer: RecordDict | str, nodes: Mapping[int, str]) -> None:
+        """Let a node's clients take part if its answer to joining is right."""
+        try:
+            members = read_members(answer, self.terms.clients)
+            if self.rule is not None and not all(member.identity for member in members):
+                raise ClientError("it has no key for secure sums")
+            self.enrolment.admit(node, nodes[node], members, nodes)
+            self._refusals.pop(node, None)
+            self._ask_again[node] = float("inf")
+        except ClientError as error:
+            log.warning("Node %d is refused: %s.", node, error)
+            self._refusals[node] = str(error)
+            self._ask_again[node] = time.monotonic() + ASK_AGAIN
 
     # What they do
 

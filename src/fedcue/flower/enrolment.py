@@ -16,6 +16,7 @@ from fedcue.model.vit import Architecture
 from fedcue.privacy.accounting import Ledger
 from fedcue.privacy.differential import DifferentialPrivacy
 from fedcue.privacy.guard import fresh_stream
+from fedcue.privacy.mechanisms import Privacy
 
 
 @dataclass
@@ -41,10 +42,12 @@ class Enrolment:
                     f"Fewer than {self.needed} clients can take part. {reasons} Give fewer rounds, more "
                     "noise or a larger budget, or min_clients=N to start with N of them."
                 )
-            self.roster = roster = self._roster(config, classes, shape)
-            over = self._overdrawn(roster)
+            over = self._overclaimed(config.privacy)
             if not over:
-                return roster
+                self.roster = roster = self._roster(config, classes, shape)
+                over = self._overdrawn(roster)
+                if not over:
+                    return roster
             self.left_out |= over
             for client in over:
                 self.register.leave_out(client, forget=self.released is None)
@@ -68,6 +71,16 @@ class Enrolment:
             return {}
         spent = {client: value for client, value in self.register.spent.items() if value}
         return {client: value * privacy.noise**2 for client, value in spent.items()}
+
+    def _overclaimed(self, privacy: Privacy) -> dict[int, str]:
+        """Return a client to leave out if they claim more images than delta allows: the one with most."""
+        sizes = {c: m.train_size for c, m in self.register.members.items() if not m.heldout}
+        records = sum(sizes.values())
+        if not isinstance(privacy, DifferentialPrivacy) or privacy.delta * records < 1:
+            return {}
+        most = max(sizes, key=lambda client: (sizes[client], client))
+        why = f"privacy.delta={privacy.delta:g} is too large for {records} images, {sizes[most]} of them its own"
+        return {most: f"{why}: give less than {1 / records:.1g}"}
 
     def _overdrawn(self, roster: Roster) -> dict[int, str]:
         """Return the clients whose images released more, in other runs, than this one can count with."""

@@ -37,24 +37,34 @@ class Network:
         self, kind: str, contents: Mapping[int, RecordDict], timeout: float
     ) -> dict[int, RecordDict | str]:
         """Send each node its message; return each node's reply, or why there is none."""
+        waiting = self.send(kind, contents, timeout)
+        answers: dict[int, RecordDict | str] = dict.fromkeys(contents, silence(timeout))
+        deadline = time.monotonic() + timeout
+        while True:
+            answers |= self.collect(waiting)
+            left = deadline - time.monotonic()
+            if not waiting or left <= 0:
+                return answers
+            time.sleep(min(self.poll, left))
+
+    def send(self, kind: str, contents: Mapping[int, RecordDict], timeout: float) -> dict[str, int]:
+        """Send each node its message; return the nodes by the names of the messages that were sent."""
         messages = [
             Message(content, dst_node_id=node, message_type=kind, ttl=timeout)
             for node, content in contents.items()
         ]
         pushed = list(self.grid.push_messages(messages))
-        waiting = {key: node for key, node in zip(pushed, contents, strict=False) if key}
-        answers: dict[int, RecordDict | str] = dict.fromkeys(contents, f"no answer within {timeout:g} s")
-        deadline = time.monotonic() + timeout
-        while True:
-            for key, node in list(waiting.items()):
-                answer = self._answer(key)
-                if answer is not None:
-                    answers[node] = answer
-                    del waiting[key]
-            left = deadline - time.monotonic()
-            if not waiting or left <= 0:
-                return answers
-            time.sleep(min(self.poll, left))
+        return {key: node for key, node in zip(pushed, contents, strict=False) if key}
+
+    def collect(self, waiting: dict[str, int]) -> dict[int, RecordDict | str]:
+        """Return the replies that are there, and take them off the list of what is waited for."""
+        answers: dict[int, RecordDict | str] = {}
+        for key, node in list(waiting.items()):
+            answer = self._answer(key)
+            if answer is not None:
+                answers[node] = answer
+                del waiting[key]
+        return answers
 
     def _answer(self, key: str) -> RecordDict | str | None:
         """Return the reply to one message, or why it cannot be read; nothing if there is none yet.
@@ -79,6 +89,11 @@ class Network:
             log.warning("A reply cannot be read: %s", cleaned(f"{type(error).__name__}: {error}"))
             return f"its node's reply cannot be read ({type(error).__name__})"
         return None
+
+
+def silence(timeout: float) -> str:
+    """Say that nothing came."""
+    return f"no answer within {timeout:g} s"
 
 
 def _print(key: bytes) -> str:

@@ -74,6 +74,7 @@ class Register:
     def leave_out(self, client: int, forget: bool) -> None:
         """Ask a client for nothing more; with ``forget`` as if it had never joined."""
         self.places.pop(client, None)
+        self.spent.pop(client, None)
         if forget and client in self.members:
             del self.members[client]
             self._write_members()

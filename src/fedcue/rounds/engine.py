@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedcue.clients.priors import UNKNOWN
 from fedcue.clients.roster import Roster
+from fedcue.errors import FedcueError
 from fedcue.evaluate.accuracy import Accuracies, Adaptation
 from fedcue.types import ClientMemory, Download, ServerState, Tensors, Update
 
@@ -27,6 +28,17 @@ def reasons(failures: Sequence[Failure]) -> str:
     """Return the reasons of the first failures in brackets, if there are any."""
     reasons = "; ".join(f"client {failure.client}: {failure.reason}" for failure in failures[:3])
     return f" ({reasons})" if reasons else ""
+
+
+def checked(state: ServerState) -> ServerState:
+    """Return a state that everybody can go on from, or say which of its tensors are not finite."""
+    bad = [name for name, t in state.tensors.items() if t.is_floating_point() and not t.isfinite().all()]
+    if bad:
+        raise FedcueError(
+            f"After round {state.round} the model is not finite: {', '.join(sorted(bad))}. Lower the learning "
+            "rates, or leave out a client that sends what it should not, then resume from the round before."
+        )
+    return state
 
 
 @dataclass(frozen=True)

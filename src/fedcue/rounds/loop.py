@@ -16,7 +16,7 @@ from fedcue.evaluate.accuracy import Accuracies
 from fedcue.machine import peak_memory_mb
 from fedcue.record.checkpoint import Checkpoint
 from fedcue.record.folder import RunFolder
-from fedcue.rounds.engine import Engine, Failure, reasons, tested
+from fedcue.rounds.engine import Engine, Failure, checked, reasons, tested
 from fedcue.rounds.executor import engine_for
 from fedcue.rounds.observers import TRAINING, Observer, Several, Tracking, telling
 from fedcue.rounds.progress import watched
@@ -131,7 +131,7 @@ class Run:
                 break
         else:
             raise FedcueError(self._too_few_updates(state, record.failed))
-        after = self.method.aggregate(state, adding.sums())
+        after = checked(self.method.aggregate(state, adding.sums()))
 
         if self.roster.table.kept:
             self.memories |= record.memories
@@ -171,7 +171,7 @@ class Run:
                 f"{answered} clients answered before round 0, aggregate={self.config.aggregate.name} needs "
                 f"at least {least}{reasons(failures)}. Mend the clients, then repeat."
             )
-        state = self.method.start(self.roster.sizes, self.config.seed, adding.sums())
+        state = checked(self.method.start(self.roster.sizes, self.config.seed, adding.sums()))
         self.totals = {
             "warm_up_upload_floats": self.wire.traffic.upload_floats,
             "warm_up_upload_bytes": self.wire.traffic.upload_bytes,

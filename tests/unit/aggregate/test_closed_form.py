@@ -287,3 +287,14 @@ def test_without_any_class_there_is_no_head():
         class_means(sums)
     with pytest.raises(FedcueError, match="No class is known of any client"):
         ridge_head(sums, 0.01, bias=True)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_moments_that_swallow_the_ridge_still_give_a_head(bias):
+    """All ones times 2^62: beside it everything else is lost in rounding, and the matrix is singular."""
+    sums = summed(*drawn())
+    sums.tensors["moments"] = torch.full_like(sums.tensors["moments"], 2.0**62) * 2.0**0.5
+    sums.tensors["moments"][[0, 2, 5, 9]] = 2.0**62  # the diagonal of the lower half
+    head = ridge_head(sums, 0.01, bias)
+    assert all(tensor.isfinite().all() for tensor in head.values())
+    assert head["head"].norm(dim=1) == pytest.approx(torch.ones(3), abs=1e-6)

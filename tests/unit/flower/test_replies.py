@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from support.canned_nodes import TRAIN_SIZE, canned, said
 from support.memory_grid import MemoryGrid, Node
 
 from fedcue.errors import FedcueError
+from fedcue.flower import engine
+from fedcue.flower.expected import LARGEST
 from fedcue.flower.messages import EVALUATE, JOIN, TRAIN, WARM_UP
 from fedcue.flower.reasons import cleaned
 from fedcue.flower.server_app import Deployment, serve
@@ -179,3 +183,74 @@ def test_nothing_but_words_is_read(tmp_path: Path) -> None:
         return RecordDict({"outcomes": ConfigRecord({"json": [1, 2]})}) if kind == TRAIN else reply
 
     assert reasons(with_liar(tmp_path, lie), "train") == {LIAR: "outcomes is not a text"}
+
+
+def test_moments_beside_which_the_ridge_vanishes_end_no_run(tmp_path: Path) -> None:
+    """All ones times 2^62: what others sent and the ridge are lost in rounding, and the sum is singular."""
+    swallowing = sends(WARM_UP, lambda tensors: _fill_moments(tensors["moments"], 2.0**62))
+    with_liar(tmp_path, swallowing, "method=fed3r")
+
+
+def _fill_moments(half: torch.Tensor, value: float) -> None:
+    width = math.isqrt(2 * len(half))
+    diagonal = torch.arange(1, width + 1).cumsum(0) - 1
+    half.fill_(value * math.sqrt(2))[diagonal] = value
+
+
+def test_a_model_that_is_not_finite_ends_a_run_in_words(tmp_path: Path) -> None:
+    """A generator that one client moves as far as it may, round after round, overflows in the end."""
+    huge = sends(TRAIN, lambda tensors: tensors["prompt_change"].fill_(LARGEST))
+    settings = "method=pfedpg method.server_optimiser=sgd method.server_lr=1 rounds=9"
+    with pytest.raises(
+        FedcueError, match=r"After round \d the model is not finite: basis, .*leave out a client"
+    ):
+        with_liar(tmp_path, huge, settings)
+
+
+@pytest.mark.parametrize(
+    ("claim", "why"),
+    [
+        ({"spent": LARGEST}, "would spend epsilon="),
+        ({"train_size": 10**9}, "too large for 1000000060 images"),
+    ],
+)
+def test_who_claims_too_much_under_privacy_is_left_out(
+    claim: dict[str, Any], why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("dp_accounting")
+    honest, liar = canned([0, 1, 3]), canned([LIAR], words(JOIN, **claim))
+    settings = "method=fedvpt privacy=dp privacy.max_epsilon=8 clients_per_round=3"
+    with pytest.raises(FedcueError, match=f"Client 2: .*{why}"):
+        run(tmp_path, honest, liar, settings=settings)
+    result = run(tmp_path, honest, liar, settings=settings, min_clients=3)
+    assert {tuple(sorted(record["clients"])) for record in result.rounds} == {(0, 1, 3)}
+    assert result.summary["privacy"]["epsilon"] == pytest.approx(8, rel=1e-3)
+
+
+def test_nobody_waits_for_a_node_that_is_connected_and_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked to join, again and again, while the others work."""
+    monkeypatch.setattr(engine, "ASK_AGAIN", 0.0)
+    asked = []
+
+    def silent(message: Message, context: Any) -> Any:
+        asked.append(message.metadata.message_type)
+
+    started = time.monotonic()
+    run(tmp_path, canned([0, 1, 2, 3]), Node({}, silent), round_timeout=60.0)
+    assert time.monotonic() - started < 55
+    assert asked == [JOIN]
+
+
+def test_a_node_that_joins_slowly_is_waited_for_if_it_is_needed(tmp_path: Path) -> None:
+    """Longer than for nodes to connect, as long as for a round: it may have many images to read."""
+
+    class Slow(MemoryGrid):
+        def pull_messages(self, message_ids: Any) -> list[Message]:
+            return super().pull_messages(message_ids) if time.monotonic() - started > 0.5 else []
+
+    started, grid = time.monotonic(), Slow({100: canned([0, 1]), 101: canned([2, 3])})
+    options = {"out": str(tmp_path / "run"), "poll": 0.001, "node_timeout": 0.05, "round_timeout": 30.0}
+    result = serve(grid, Deployment.of({"settings": f"{SETTINGS} method=fedvpt", **options}), Silent())
+    assert result.summary["rounds"] == 2
