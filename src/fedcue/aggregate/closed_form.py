@@ -109,10 +109,11 @@ def _solved(gram: Tensor, wanted: Tensor) -> Tensor:
 
     A client may claim moments beside which a ridge of 0.01 vanishes even in float64.
     """
+    solution: Tensor
     solution, failed = torch.linalg.solve_ex(gram, wanted)
-    if not failed and solution.isfinite().all():
-        return solution
-    return torch.linalg.pinv(gram, hermitian=True) @ wanted
+    if failed or not solution.isfinite().all():
+        solution = torch.linalg.pinv(gram, hermitian=True) @ wanted
+    return solution
 
 
 def _noisy_ridge(gram: Tensor, class_sums: Tensor, counts: Tensor, ridge: float) -> Tensor:

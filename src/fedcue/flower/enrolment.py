@@ -79,8 +79,8 @@ class Enrolment:
         if not isinstance(privacy, DifferentialPrivacy) or privacy.delta * records < 1:
             return {}
         most = max(sizes, key=lambda client: (sizes[client], client))
-        why = f"privacy.delta={privacy.delta:g} is too large for {records} images, {sizes[most]} of them its own"
-        return {most: f"{why}: give less than {1 / records:.1g}"}
+        why = f"privacy.delta={privacy.delta:g} is too large for {records} images, {sizes[most]} of them"
+        return {most: f"{why} its own: give less than {1 / records:.1g}"}
 
     def _overdrawn(self, roster: Roster) -> dict[int, str]:
         """Return the clients whose images released more, in other runs, than this one can count with."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +27,30 @@ OWN_DELTA = 1e-5
 
 
 @dataclass(frozen=True)
+class Images:
+    """The images of one client, as a journal knows them."""
+
+    place: str
+    """The path they lie at, links resolved; or the name of a dataset that has none."""
+    division: str
+    """By which settings the images of that place were divided among clients."""
+    client: str
+    """The client's name in this division; none if all are its own."""
+
+    def may_share(self, other: Images) -> bool:
+        """Tell whether an image may be in both: in another division, or in a folder and a part of it."""
+        if self == other:
+            return True
+        if self.place == other.place:
+            return self.division != other.division
+        here, there = Path(self.place), Path(other.place)
+        return here in there.parents or there in here.parents
+
+
+Weights = Mapping[Images, float]
+
+
+@dataclass(frozen=True)
 class Journal:
     """The releases of one node's images, and how many more it allows."""
 
@@ -34,12 +58,12 @@ class Journal:
     max_epsilon: float | None = None
     """The node's own budget; none: the one of the run."""
 
-    def spent(self, images: str) -> float:
+    def spent(self, images: Images) -> float:
         """Return the weight of all releases of some images."""
         if not self.file.is_file():
             return 0.0
         with self._locked() as file:
-            return _weights(file)[images]
+            return _weight(_weights(file), images)
 
     def check(self, privacy: Privacy) -> None:
         """Refuse a run without differential privacy where the node has a budget."""
@@ -49,7 +73,7 @@ class Journal:
                 "has no bound"
             )
 
-    def release(self, images: str, privacy: Privacy, releases: int, run: str) -> None:
+    def release(self, images: Images, privacy: Privacy, releases: int, run: str) -> None:
         """Write down releases that are about to happen, or raise ``BudgetSpent`` if they are too many."""
         self.check(privacy)
         if not isinstance(privacy, DifferentialPrivacy) or not releases:
@@ -58,9 +82,9 @@ class Journal:
             raise ClientError("the server has not settled the noise of privacy=dp")
         self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._locked() as file:
-            after = _weights(file)[images] + releases / privacy.noise**2
+            after = _weight(_weights(file), images) + releases / privacy.noise**2
             self._check_budget(after, privacy)
-            line = {"images": images, "releases": releases, "noise": privacy.noise, "run": run}
+            line = {**asdict(images), "releases": releases, "noise": privacy.noise, "run": run}
             file.write((json.dumps(line) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
@@ -91,14 +115,28 @@ def weighed(weight: float, delta: float) -> float:
     return Ledger(releases={0: 1}).epsilon(weight**-0.5, delta) if weight else 0.0
 
 
-def _weights(file: IO[bytes]) -> Counter[str]:
+def _weight(weights: Weights, images: Images) -> float:
+    """Return the most that one of these images was released, in any division of its place.
+
+    Within a division an image is one client's. Whose it was in another one is not known: the client counts
+    that released most.
+    """
+    most: dict[tuple[str, str], float] = {}
+    for other, weight in weights.items():
+        if other.may_share(images):
+            key = (other.place, other.division)
+            most[key] = max(most.get(key, 0.0), weight)
+    return sum(most.values())
+
+
+def _weights(file: IO[bytes]) -> Weights:
     """Return the weight of everything in a journal, by images; a damaged one is not believed."""
-    weights: Any = Counter()
+    weights: defaultdict[Images, float] = defaultdict(float)
     file.seek(0)
     try:
         for line in file:
             entry: Mapping[str, Any] = json.loads(line)
-            images, releases, noise = str(entry["images"]), entry["releases"], entry["noise"]
+            releases, noise = entry["releases"], entry["noise"]
             if (
                 type(releases) is not int
                 or releases < 1
@@ -106,9 +144,10 @@ def _weights(file: IO[bytes]) -> Counter[str]:
                 or not 0 < noise < 1e9
             ):
                 raise ValueError("not a release")
+            images = Images(*(str(entry[name]) for name in ("place", "division", "client")))
             weights[images] += releases / noise**2
     except (ValueError, KeyError, TypeError) as error:
         raise ClientError(
             "its journal of releases is damaged, so that what was spent is not known"
         ) from error
-    return weights  # type: ignore[no-any-return]
+    return weights

@@ -8,8 +8,9 @@ budget of the node's own, over all runs. ``identities=FILE`` holds the keys of a
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -32,7 +33,7 @@ from fedcue.data.partition import Partition
 from fedcue.data.readers.parquet import Parquet
 from fedcue.data.readers.recognise import guess
 from fedcue.errors import ConfigError, unknown
-from fedcue.flower.journal import Journal
+from fedcue.flower.journal import Images, Journal
 from fedcue.flower.memory import MemoryStore
 from fedcue.flower.messages import Member
 from fedcue.flower.replies import NAME
@@ -51,6 +52,10 @@ NODE_KEYS = (
 """What a node config may say."""
 
 
+OF_PIXELS = ("root", "classes", "on_bad_image", "max_pixels", "augment", "cache_bytes", "cache_folder")
+"""Settings of a dataset that say nothing of whose its images are."""
+
+
 @dataclass(frozen=True)
 class Node:
     """The clients of one node at the ready."""
@@ -58,8 +63,8 @@ class Node:
     host: Host
     memories: MemoryStore
     journal: Journal
-    images: str
-    """Where the node's images come from: they are what the journal counts for."""
+    images: Mapping[int, Images]
+    """The images of each client: they are what the journal counts for."""
     run: str
     vault: Vault | None
     """The clients' part in secure sums, if the run has any."""
@@ -77,7 +82,7 @@ class Node:
                 train_size=len(client.train),
                 test_size=len(client.test),
                 validation_size=len(client.validation),
-                spent=self.journal.spent(self._images(client.id)),
+                spent=self.journal.spent(self.images[client.id]),
                 identity=keys.get(client.id, ""),
             )
             for client in self.host.clients
@@ -88,10 +93,7 @@ class Node:
         privacy, table = self.host.config.privacy, self.host.table
         releases = releases_before(table) if first else releases_of_a_visit(table)
         privacy = privacy.before_rounds() if first else privacy
-        self.journal.release(self._images(client), privacy, releases, self.run)
-
-    def _images(self, client: int) -> str:
-        return f"{self.images}: {self.host.client(client).name}"
+        self.journal.release(self.images[client], privacy, releases, self.run)
 
 
 def open_node(terms: Terms, node: Mapping[str, Any]) -> Node:
@@ -155,9 +157,32 @@ def _open(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
     own = float(node["max-epsilon"]) if "max-epsilon" in node else None
     journal = Journal(folder / "releases.jsonl", own)
     journal.check(config.privacy)
-    images = str(expanded(str(node["data"])).resolve()) if "data" in node else config.data.name
+    images = _images(config, node, clients, dataset.owners is not None or "data" not in node)
     vault = _vault(config, terms, node)
     return Node(host, MemoryStore(folder, terms.run), journal, images, terms.run, vault)
+
+
+def _images(
+    config: RunConfig, node: Mapping[str, Any], clients: Sequence[ClientData], several: bool
+) -> dict[int, Images]:
+    """Return what the journal knows the clients' images by; the name of a site's only client is none."""
+    how: list[Any]
+    if "data" in node:
+        path = expanded(str(node["data"]))
+        place, how = str(path.resolve()), [_dividing(_site_options(config, path))]
+    else:
+        root = config.data.root
+        place = config.data.name if root is None else str(expanded(root).resolve())
+        how = [config.seed, _dividing(config.data), vars(config.partition)]
+    division = hashlib.sha256(repr(how).encode()).hexdigest()[:16]
+    return {one.id: Images(place, division, one.name if several else "") for one in clients}
+
+
+def _dividing(options: DataOptions) -> dict[str, Any]:
+    """Return the settings of a dataset by which its images may be divided among clients."""
+    return {"kind": options.name} | {
+        key: value for key, value in vars(options).items() if key not in OF_PIXELS
+    }
 
 
 def _config(terms: Terms, node: Mapping[str, Any]) -> RunConfig:

@@ -35,8 +35,9 @@ def checked(state: ServerState) -> ServerState:
     bad = [name for name, t in state.tensors.items() if t.is_floating_point() and not t.isfinite().all()]
     if bad:
         raise FedcueError(
-            f"After round {state.round} the model is not finite: {', '.join(sorted(bad))}. Lower the learning "
-            "rates, or leave out a client that sends what it should not, then resume from the round before."
+            f"After round {state.round} the model is not finite: {', '.join(sorted(bad))}. Lower the "
+            "learning rates, or leave out a client that sends what it should not, then resume from the "
+            "round before."
         )
     return state
 
