@@ -25,6 +25,8 @@ CHUNK = 100
 SAMPLE = 200
 """Files, evenly spread, that say whether the given priors can be right."""
 
+NONE = "None of the images can be read. Give others."
+
 log = logging.getLogger(__name__)
 
 
@@ -69,23 +71,29 @@ def predict_files(
     progress: Callable[[int], None] = lambda files: None,
 ) -> Iterator[FilePrediction]:
     """Classify files in their order; with ``skip``, those that cannot be read are named and left out."""
+    none = True
     for read, tried in _chunks(model, paths, skip):
         if read:
-            found = model.predict(list(read.values()), priors, client, details=details)
+            none, found = False, model.predict(list(read.values()), priors, client, details=details)
             for row, path in enumerate(read):
                 own = {name: values[row] for name, values in found.details.items()}
                 yield FilePrediction(path, found.labels[row], float(found.probabilities[row].max()), own)
         progress(tried)
+    if none:
+        raise DataError(NONE)
 
 
-def _chunks(model: Model, paths: Sequence[Path], skip: bool) -> Iterator[tuple[dict[Path, Tensor], int]]:
+def _chunks(
+    model: Model, paths: Sequence[Path], skip: bool, *, tell: bool = True
+) -> Iterator[tuple[dict[Path, Tensor], int]]:
     """Yield the pixels of a few files at a time, and how many files were tried."""
     for start in range(0, len(paths), CHUNK):
         chunk = paths[start : start + CHUNK]
-        yield {path: pixels for path in chunk if (pixels := _read(path, model, skip)) is not None}, len(chunk)
+        tried = {path: _read(path, model, skip, tell) for path in chunk}
+        yield {path: pixels for path, pixels in tried.items() if pixels is not None}, len(chunk)
 
 
-def _read(path: Path, model: Model, skip: bool) -> Tensor | None:
+def _read(path: Path, model: Model, skip: bool, tell: bool) -> Tensor | None:
     try:
         return read_images(path, model.model.architecture.image_size)[0]
     except UnreadableError as error:
@@ -93,18 +101,22 @@ def _read(path: Path, model: Model, skip: bool) -> Tensor | None:
             raise DataError(
                 f"Cannot read {error.where} ({error.reason}). Mend or remove it, or give --skip-unreadable."
             ) from error
-        log.warning("Skipped %s", printable(f"{error.where}: {error.reason}"))
+        if tell:
+            log.warning("Skipped %s", printable(f"{error.where}: {error.reason}"))
         return None
 
 
 def file_scores(
     model: Model, paths: Sequence[Path], client: int | None = None, *, skip: bool = False
 ) -> Tensor:
-    """Return the log probabilities ``[n, C]`` of files as if all classes were equally frequent."""
-    chunks = _chunks(model, paths, skip)
+    """Return the log probabilities ``[n, C]`` of files as if all classes were equally frequent.
+
+    Which files are left out is said when they are classified.
+    """
+    chunks = _chunks(model, paths, skip, tell=False)
     scores = [model.scores(list(read.values()), client) for read, _ in chunks if read]
     if not scores:
-        raise DataError("None of the images can be read. Give others.")
+        raise DataError(NONE)
     return torch.cat(scores)
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from numpy.typing import ArrayLike
 from safetensors.torch import load_file
 from torch import Tensor
 
 from fedcue.after.hub import found
 from fedcue.after.images import OnePass, Picture, read_images
-from fedcue.clients.priors import UNKNOWN, estimate_priors
+from fedcue.clients.priors import UNKNOWN, as_counts, as_priors, estimate_priors
 from fedcue.config.sections import EvaluationOptions
 from fedcue.errors import ConfigError, FedcueError, RunFolderError, unknown
 from fedcue.foreign import ordinary
@@ -68,10 +69,10 @@ class Model:
     def predict(
         self,
         images: Picture | Sequence[Picture],
-        priors: Sequence[float] | Literal["em"] | None = None,
+        priors: ArrayLike | Literal["em"] | None = None,
         client: int | None = None,
         *,
-        labelled: Sequence[int] | None = None,
+        labelled: ArrayLike | None = None,
         details: bool = True,
     ) -> Predictions:
         """Classify images for a client of the run, or under given priors (``em``: the images' own).
@@ -83,7 +84,7 @@ class Model:
         ``details``, which may cost a pass of their own, only probabilities are computed.
         """
         pixels = read_images(images, self.model.architecture.image_size)
-        if priors == "em":
+        if isinstance(priors, str) and priors == "em":
             log_priors = self.log_priors(self.estimated(self._scores(pixels, client), labelled), None)
         else:
             log_priors = self.log_priors(priors, client)
@@ -103,11 +104,9 @@ class Model:
         """
         return self._scores(read_images(images, self.model.architecture.image_size), client)
 
-    def estimated(self, scores: Tensor, labelled: Sequence[int] | None = None) -> list[float]:
+    def estimated(self, scores: Tensor, labelled: ArrayLike | None = None) -> list[float]:
         """Return the class priors that images have, from their scores and from counts of labelled ones."""
-        known, number = labelled or [0] * len(self.classes), len(self.classes)
-        if len(known) != number or min(known) < 0:
-            raise ConfigError(f"Labelled images must be {number} counts, one per class, none negative.")
+        known = 0 if labelled is None else as_counts(labelled, len(self.classes))
         priors: list[float] = estimate_priors(scores.double(), *self.unlabelled, known).tolist()
         return priors
 
@@ -152,7 +151,7 @@ class Model:
         trained = ", ".join(map(str, sorted(self.memories)[:20]))
         return f"Give one of these clients: {trained}." if trained else "Here none has: train longer."
 
-    def log_priors(self, priors: Sequence[float] | None, client: int | None) -> Tensor:
+    def log_priors(self, priors: ArrayLike | None, client: int | None) -> Tensor:
         """Return the log of given priors, of a client's or of even ones, smoothed as the method asks."""
         if client is not None:
             if client not in self.clients:
@@ -165,17 +164,7 @@ class Model:
                 )
         if priors is None:
             priors = [1 / len(self.classes)] * len(self.classes)
-        values = torch.tensor(priors, dtype=torch.float64)
-        if (
-            values.shape != (len(self.classes),)
-            or not (values >= 0).all()
-            or not 0 < values.sum() < torch.inf
-        ):
-            raise ConfigError(
-                f"Priors must be {len(self.classes)} numbers, none negative, not all zero "
-                f"(one per class: {', '.join(self.classes[:5])}, ...)."
-            )
-        return self.smoothed(values).log().float()
+        return self.smoothed(torch.from_numpy(as_priors(priors, self.classes))).log().float()
 
     def smoothed(self, priors: Tensor) -> Tensor:
         """Return priors ``[C]`` that sum to 1, a share of them spread over all classes if the method asks."""

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import logging
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Column, Table
 
 from fedcue.cli.arguments import Fetch, Trust, busy
-from fedcue.errors import printable
+from fedcue.errors import many, printable
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,8 @@ def predict(
     from fedcue.errors import ConfigError
     from fedcue.record.files import write_text
 
+    if table is not None:
+        _check_place(table)
     if client is not None and priors is not None:
         raise ConfigError("Give --client or --priors, not both.")
     if labelled is not None and priors != "em":
@@ -75,7 +78,7 @@ def predict(
         model = load(folder, trust or (), fetch=fetch)
     paths = find_images(images)
     if priors == "em":
-        known = None if labelled is None else [round(n) for n in _by_class(labelled, model.classes)]
+        known = None if labelled is None else _by_class(labelled, model.classes)
         given: list[float] | None = model.estimated(file_scores(model, paths, skip=skip), known)
     else:
         given = None if priors is None else _by_class(Path(priors), model.classes)
@@ -83,11 +86,20 @@ def predict(
             log.warning("These images do not look as if their classes had the priors given. Try --priors em.")
     rows = _classified(model, paths, given, client, details=table is None, skip=skip)
     if table is not None:
-        write_text(table, _as_csv(rows))
+        write_text(table, _as_csv(rows), escape=True)
     elif as_json:
         typer.echo(json.dumps([_with_details(row, model.classes) for row in rows]))
     else:
         _print(rows, model.classes)
+
+
+def _check_place(table: Path) -> None:
+    """Refuse a table that cannot be written before any image is classified."""
+    from fedcue.errors import ConfigError
+
+    if table.is_dir() or not os.access(table.parent, os.W_OK):
+        what = "is a folder" if table.is_dir() else f"cannot be written: look at the folder {table.parent}"
+        raise ConfigError(f"--csv {table} {what}. Give the name of a new file in a folder that is there.")
 
 
 def _classified(
@@ -119,7 +131,7 @@ def _classified(
         )
     seconds = time.perf_counter() - started
     console.print(
-        f"{len(rows):,} images in {seconds:.1f} s: {len(rows) / seconds:.0f} images/s", highlight=False
+        f"{many(len(rows), 'image')} in {seconds:.1f} s: {len(rows) / seconds:.0f} images/s", highlight=False
     )
     return rows
 
@@ -178,6 +190,8 @@ def _by_class(path: Path, classes: tuple[str, ...]) -> list[float]:
                 if name not in classes:
                     raise ConfigError(unknown("class", str(name), classes))
             given = [given.get(name, 0.0) for name in classes]
+        if not isinstance(given, list):
+            raise TypeError(f"it holds {type(given).__name__}")
         return [float(value) for value in given]
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ConfigError(f"{path} is not a JSON list or object of numbers by class: {error}.") from error

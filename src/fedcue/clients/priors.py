@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from fedcue.errors import ConfigError
 
 Numbers = NDArray[np.float64]
 
@@ -43,6 +45,34 @@ def estimate_priors(
             break
     priors: np.typing.NDArray[np.float64] = counts / counts.sum()
     return priors
+
+
+def as_priors(given: ArrayLike, classes: Sequence[str]) -> Numbers:
+    """Return priors ``[C]`` that somebody gives, which need not sum to 1; refuse what are none."""
+    priors = _numbers(given)
+    if priors.shape != (len(classes),) or not (priors >= 0).all() or not 0 < priors.sum() < math.inf:
+        raise ConfigError(
+            f"Priors must be {len(classes)} numbers, none negative, not all zero "
+            f"(one per class: {', '.join(classes[:5])}, ...)."
+        )
+    return priors
+
+
+def as_counts(given: ArrayLike, classes: int) -> Numbers:
+    """Return how many labelled images of each class somebody has; refuse what are no counts."""
+    counts = _numbers(given)
+    whole = (counts >= 0) & (counts < 1e9) & (np.floor(counts) == counts)
+    if counts.shape != (classes,) or not whole.all():
+        raise ConfigError(f"Labelled images must be {classes} counts, one per class, none negative.")
+    return counts
+
+
+def _numbers(given: ArrayLike) -> Numbers:
+    """Return what is given as numbers; what are none have no shape that anybody wants."""
+    try:
+        return np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        return np.empty((0, 0))
 
 
 def concentration_of(clients: Iterable[NDArray[np.int64]]) -> float:

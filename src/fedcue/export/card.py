@@ -62,6 +62,11 @@ def model_card(folder: Path, model: Model, client: int | None = None, file: File
     )
 
 
+def labels(model: Model) -> str:
+    """Return the names of the classes in the order of the output, as JSON."""
+    return json.dumps(list(model.classes), indent=2, ensure_ascii=False) + "\n"
+
+
 def _licence_of(backbone: str) -> str | None:
     """Return the licence that a backbone's files name, as the hub spells it; none if they name none."""
     if backbone == EMBEDDED:

@@ -26,8 +26,12 @@ class Deployed(nn.Module):
         self.tensors = model.tensors(self.log_priors, client)
 
     def forward(self, images: Tensor, priors: Tensor | None = None) -> Tensor:
-        """Classify images; priors ``[C]`` need not sum to 1."""
-        log_priors = self.log_priors if priors is None else self.trained.smoothed(priors).log()
+        """Classify images; priors ``[C]`` need not sum to 1. Where they are none, no number comes out."""
+        log_priors = self.log_priors
+        if priors is not None:
+            total = priors.sum()
+            usable = (priors >= 0).all() & (total > 0) & (total < torch.inf)
+            log_priors = torch.where(usable, self.trained.smoothed(priors).log(), -torch.inf)
         batch = self.trained.one_pass(images.permute(0, 3, 1, 2)).whole(log_priors)
         return self.trained.method.predict(self.tensors, batch).softmax(1)
 

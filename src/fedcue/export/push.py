@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Collection
@@ -12,7 +11,7 @@ from typing import Any
 from fedcue.after.hub import REPOSITORY
 from fedcue.after.predict import BESIDE, backbone_of, load
 from fedcue.errors import ConfigError, FedcueError, RunFolderError
-from fedcue.export.card import model_card
+from fedcue.export.card import labels, model_card
 from fedcue.foreign import expanded
 from fedcue.model.backbone import WEIGHTS, locate
 from fedcue.record.files import read_json, write_json, write_text
@@ -36,8 +35,7 @@ def push(
     Names, class priors and own tensors of clients stay here unless ``clients`` is given; so do settings,
     checkpoints and metrics. A backbone that lies in a folder, wherever on this machine, goes along.
     """
-    if not REPOSITORY.fullmatch(repository):
-        raise ConfigError(f"{repository!r} is no repository of the hub. Give user/name.")
+    _check_name(repository)
     with tempfile.TemporaryDirectory() as folder:
         staged(run, Path(folder), clients=clients, trusted=trusted, fetch=fetch)
         return _upload(Path(folder), repository, private)
@@ -72,8 +70,23 @@ def staged(
             )
         if (run / name).is_file():
             shutil.copyfile(run / name, folder / name)
-    write_text(folder / "labels.json", json.dumps(list(model.classes), indent=2, ensure_ascii=False) + "\n")
-    write_text(folder / "README.md", model_card(run, model))
+    write_text(folder / "labels.json", labels(model), escape=True)
+    write_text(folder / "README.md", model_card(run, model), escape=True)
+
+
+def _check_name(repository: str) -> None:
+    """Refuse a name that no repository can have, before anything is read or written."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repository)
+        if REPOSITORY.fullmatch(repository):
+            return
+        reason = "it has no user"
+    except HFValidationError as error:
+        reason = str(error)
+    raise ConfigError(f"{repository!r} is no repository of the hub ({reason}). Give user/name.")
 
 
 def _copy_backbone(weights: Path, folder: Path) -> None:

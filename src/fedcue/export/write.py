@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from fedcue.after.hub import found
 from fedcue.after.predict import Model, load
 from fedcue.clients.priors import estimate_priors
 from fedcue.errors import ConfigError, FedcueError, RunFolderError
-from fedcue.export.card import File, model_card, rendered
+from fedcue.export.card import File, labels, model_card, rendered
 from fedcue.export.files import FILES, Form, described, needed, written
 from fedcue.export.graph import Deployed, takes_priors, trace
 from fedcue.record.files import explained, write_bytes, write_text
@@ -62,16 +61,20 @@ def export(
     _compare(data, program, form, model, client, exact=quantize is None)
     size = model.model.architecture.image_size
     about = File(FILES[form], described(form, quantize), len(data), size, len(model.classes), priors)
+    engine = "torch" if form == "torch" else "onnxruntime"
+    example = {"engine": engine, "size": size, "file": FILES[form], "priors": priors}
+    texts = {
+        "labels.json": labels(model),
+        "README.md": model_card(folder, model, client, about),
+        "classify.py": rendered("classify.txt", **example, **_estimate(model)),
+    }
     with explained(place):
         place.mkdir(parents=True, exist_ok=True)
         for name in OURS:
             (place / name).unlink(missing_ok=True)
     write_bytes(place / FILES[form], data)
-    write_text(place / "labels.json", json.dumps(list(model.classes), indent=2, ensure_ascii=False) + "\n")
-    write_text(place / "README.md", model_card(folder, model, client, about))
-    engine = "torch" if form == "torch" else "onnxruntime"
-    example = {"engine": engine, "size": size, "file": FILES[form], "priors": priors}
-    write_text(place / "classify.py", rendered("classify.txt", **example, **_estimate(model)))
+    for name, text in texts.items():
+        write_text(place / name, text, escape=True)
     return Exported(place, place / FILES[form], priors)
 
 

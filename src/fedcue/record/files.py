@@ -48,9 +48,12 @@ def write_bytes(path: Path, data: bytes) -> None:
             os.close(folder)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
-    write_bytes(path, text.encode())
+def write_text(path: Path, text: str, *, escape: bool = False) -> None:
+    """Write a text file whole or not at all.
+
+    Names of files may hold bytes that are no text. With ``escape`` they are written as JSON escapes them.
+    """
+    write_bytes(path, text.encode(errors="backslashreplace" if escape else "strict"))
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from fedcue.after import files
-from fedcue.after.files import find_images, predict_files
+from fedcue.after.files import file_scores, find_images, predict_files
 from fedcue.after.predict import Predictions
 from fedcue.errors import ConfigError, DataError
 
@@ -30,6 +30,9 @@ class Brightest:
     """A model of two classes, whose probability is the brightness."""
 
     model = SimpleNamespace(architecture=SimpleNamespace(image_size=2))
+
+    def scores(self, images: list[torch.Tensor], client: object) -> torch.Tensor:
+        return torch.zeros(len(images), 2)
 
     def predict(
         self, images: list[torch.Tensor], priors: object, client: object, details: bool
@@ -74,3 +77,10 @@ def test_a_file_that_cannot_be_read_is_named(pictures: Path, caplog: pytest.LogC
         "c.png",
     ]
     assert "broken.png" in caplog.text
+    caplog.clear()
+    assert len(file_scores(Brightest(), paths, skip=True)) == 3
+    assert not caplog.text, "it is said once, when files are classified"
+    (pictures / "empty.png").write_bytes(b"")
+    for classify in (lambda *a, **k: list(predict_files(*a, **k)), file_scores):
+        with pytest.raises(DataError, match="None of the images can be read"):
+            classify(Brightest(), [pictures / "broken.png", pictures / "empty.png"], skip=True)

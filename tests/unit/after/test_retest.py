@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 from support import SMALL
 from typer.testing import CliRunner
 
@@ -81,9 +85,70 @@ def test_a_model_says_what_its_clients_mixes_were_like(finished: Path, tmp_path:
 
 def test_counts_of_labelled_images_are_checked(finished: Path) -> None:
     model, image = fedcue.load(finished), np.zeros((8, 8, 3), np.uint8)
-    for counts in ([1, 2], [-1] * len(model.classes)):
+    c = len(model.classes)
+    for counts in (
+        [1, 2],
+        [-1] * c,
+        [np.nan] * c,
+        [np.inf] * c,
+        [0.5] * c,
+        np.ones((1, c)),
+        ["many"] * c,
+        "em",
+    ):
         with pytest.raises(ConfigError, match="one per class, none negative"):
             model.predict(image, "em", labelled=counts)
+    for none in (
+        [1] * 2,
+        [-1] * c,
+        [np.nan] * c,
+        [0] * c,
+        [None] * c,
+        [[1], [2, 3]],
+        np.ones((1, c)),
+        "even",
+    ):
+        with pytest.raises(ConfigError, match=f"Priors must be {c} numbers"):
+            model.predict(image, none)
+    assert c == 10
+    for kind in (list, tuple, np.array, torch.tensor):
+        found = model.predict(image, kind(range(c)), details=False).probabilities
+        assert torch.equal(found, model.predict(image, range(c), details=False).probabilities)
+        known = model.predict(image, "em", labelled=kind(range(c)), details=False).probabilities
+        assert torch.equal(known, model.predict(image, "em", labelled=range(c), details=False).probabilities)
+
+
+REFUSED = {
+    "counts that are no numbers": (["--priors", "em", "--labelled", "FILE"], "[NaN, 1]", "must be 10 counts"),
+    "counts without end": (["--priors", "em", "--labelled", "FILE"], "[1e400" + ", 0" * 9 + "]", "10 counts"),
+    "text": (["--priors", "FILE"], '"1111111111"', "is not a JSON list or object of numbers by class"),
+    "a folder for a table": (["--csv", "."], "", "is a folder"),
+    "a table in no folder": (["--csv", "none/table.csv"], "", "look at the folder none"),
+}
+
+
+@pytest.mark.parametrize(("options", "text", "message"), REFUSED.values(), ids=REFUSED)
+def test_predict_refuses_nonsense_before_it_works(
+    finished: Path, tmp_path: Path, options: list[str], text: str, message: str
+) -> None:
+    (tmp_path / "given.json").write_text(text)
+    Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
+    options = [str(tmp_path / "given.json") if option == "FILE" else option for option in options]
+    done = CliRunner().invoke(app, ["predict", str(finished), str(tmp_path / "one.png"), *options])
+    assert isinstance(done.exception, ConfigError)
+    assert message in str(done.exception)
+    assert "images/s" not in done.output
+
+
+def test_a_table_of_files_whose_names_are_no_text(finished: Path, tmp_path: Path) -> None:
+    for name in ("plain.png", "two\nlines.png", os.fsdecode(b"bytes\xff.png")):
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    done = CliRunner().invoke(
+        app, ["predict", str(finished), str(tmp_path), "--csv", str(tmp_path / "t.csv")]
+    )
+    assert done.exit_code == 0, done.exception
+    rows = list(csv.reader((tmp_path / "t.csv").open(newline="")))
+    assert [Path(row[0]).name for row in rows[1:]] == ["bytes\\udcff.png", "plain.png", "two\nlines.png"]
 
 
 def test_even_priors_on_the_logits_change_nothing(finished: Path, tmp_path: Path) -> None:

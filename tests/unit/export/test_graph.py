@@ -75,6 +75,29 @@ def test_a_client_s_priors_are_in_its_file() -> None:
     torch.testing.assert_close(program.module()(torch.from_numpy(images(3))), expected, rtol=0, atol=1e-5)
 
 
+NO_PRIORS = {
+    "zeros": [0.0] * 4,
+    "one negative": [1.0, -1.0, 1.0, 1.0],
+    "one unknown": [1.0, np.nan, 1.0, 1.0],
+    "one infinite": [1.0, np.inf, 1.0, 1.0],
+}
+
+
+@pytest.mark.parametrize("use", ["mask", "test"])
+def test_what_are_no_priors_give_no_probabilities(use: str) -> None:
+    model = trained(FedVPT(logit_prior=use))
+    program = trace(Deployed(model), client=False)
+    session, torch_form = onnxruntime.InferenceSession(written(program, "onnx", None)), program.module()
+    for what, priors in NO_PRIORS.items():
+        with pytest.raises(ConfigError, match="Priors must be 4 numbers"):
+            model.predict(images(2), priors)
+        given = np.array(priors, np.float32)
+        assert np.isnan(session.run(None, {"images": images(2), "priors": given})[0]).all(), what
+        assert torch_form(torch.from_numpy(images(2)), torch.from_numpy(given)).isnan().all(), what
+    one = {"images": images(3), "priors": np.array([0, 1, 0, 0], np.float32)}
+    np.testing.assert_array_equal(session.run(None, one)[0], [[0, 1, 0, 0]] * 3)
+
+
 @pytest.mark.parametrize("name", ["ppt", "pfedpg"])
 def test_clients_with_tensors_of_their_own_must_be_named(name: str) -> None:
     model = trained(METHODS.get(name)())

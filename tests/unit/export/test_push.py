@@ -63,8 +63,9 @@ def test_what_stays_at_clients_is_published_only_on_request(
 ) -> None:
     with pytest.raises(ConfigError, match="Give --clients to publish them"):
         push(finished("ppt"), "someone/owls")
-    with pytest.raises(ConfigError, match="no repository of the hub"):
-        push(tmp_path, "owls")
+    for name in ("owls", "someone/ö", "someone/a..b", "someone/owls.git", "a/b/c", "someone/" + "o" * 97, ""):
+        with pytest.raises(ConfigError, match="no repository of the hub"):
+            push(tmp_path, name)
 
 
 def test_nothing_else_of_this_machine_is_published(finished: Callable[..., Path], tmp_path: Path) -> None:

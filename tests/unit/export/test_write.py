@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +21,7 @@ from PIL import Image
 import fedcue
 from fedcue.errors import ConfigError, RunFolderError
 from fedcue.export import files
+from fedcue.export.push import staged
 from fedcue.export.write import export
 
 WITHOUT = """
@@ -60,7 +65,7 @@ def classified(
     command = [sys.executable, *start, str(folder / "classify.py"), *options, *map(str, pictures)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    return [line.split("\t") for line in done.stdout.splitlines()]
+    return list(csv.reader(io.StringIO(done.stdout, newline=""), delimiter="\t"))
 
 
 def expected(run: Path, pictures: list[Path], **how: Any) -> list[list[str]]:
@@ -84,6 +89,45 @@ def test_the_example_classifies_in_a_process_without_torch(
     estimated = classified(done.folder, pictures, "-c", WITHOUT, options=("--priors", "em"))
     assert estimated == expected(run, pictures, priors="em")
     assert estimated != expected(run, pictures)
+
+
+def test_names_that_files_can_have(run: Path, pictures: list[Path], tmp_path: Path) -> None:
+    """Also quotes, line ends, other scripts, bytes that are no text, and a name twice."""
+    names = ["a", "a", 'say "b"', "c\nd", "e\tf", "鶏 🐔", os.fsdecode(b"g\xff"), "=h()", "<i>|", " "]
+    odd = Path(shutil.copytree(run, tmp_path / "run"))
+    description = json.loads((odd / "model.json").read_text())
+    (odd / "model.json").write_text(json.dumps(description | {"classes": names}))
+    given = [tmp_path / name for name in ('"j".png', "k\nl.png", os.fsdecode(b"m\xfe.png"))]
+    for path, picture in zip(given, pictures, strict=False):
+        shutil.copy(picture, path)
+    done = export(odd, tmp_path / "out")
+    assert json.loads((done.folder / "labels.json").read_text()) == names
+    assert "鶏" in (done.folder / "labels.json").read_text()
+    shown = [
+        [cell.encode(errors="backslashreplace").decode() for cell in row] for row in expected(odd, given)
+    ]
+    assert classified(done.folder, given) == shown
+    (tmp_path / "staged").mkdir()
+    staged(odd, tmp_path / "staged")
+    assert json.loads((tmp_path / "staged" / "labels.json").read_text()) == names
+
+
+def test_the_example_says_how_it_is_used_and_takes_many_images(
+    run: Path, pictures: list[Path], tmp_path: Path
+) -> None:
+    folder = export(run, tmp_path / "out", 1).folder
+    asked = subprocess.run(
+        [sys.executable, folder / "classify.py"], capture_output=True, text=True, check=False
+    )
+    assert asked.returncode == 1
+    assert asked.stderr.startswith("Classify images: python classify.py IMAGE...")
+    turned = next(path for path in pictures if path.name == "turned.png")
+    damaged = tmp_path / "damaged.jpg"
+    Image.open(turned).save(damaged, exif=Image.open(turned).getexif())
+    damaged.write_bytes(damaged.read_bytes().replace(b"Exif\0\0", b"Exif\0\0XXXX", 1))
+    many = [*pictures * 20, damaged]
+    assert len(many) > 100
+    assert classified(folder, many) == expected(run, many, client=1)
 
 
 def test_a_torch_program_for_a_client(run: Path, pictures: list[Path], tmp_path: Path) -> None:
