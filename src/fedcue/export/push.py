@@ -77,7 +77,7 @@ def staged(
 def _check_name(repository: str) -> None:
     """Refuse a name that no repository can have, before anything is read or written."""
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     try:
         validate_repo_id(repository)
