@@ -42,7 +42,20 @@ class Registry:
                 f"The folder names the {self.kind} {shown(name)} by import path, and no folder decides what "
                 f"is imported. If you trust that code, give --trust {printable(name)[:200]}."
             )
-        return self._load(name, path)
+        try:
+            part, base = _imported(path), _imported(self.base)
+        except Exception as error:  # a module of the user's may fail in any way
+            raise ConfigError(
+                f"{self.kind.capitalize()} {shown(name)} cannot be imported from {shown(path)}: {error}. "
+                "Give package.module:Class of an importable module."
+            ) from error
+        named = isinstance(getattr(part, "name", None), str)
+        if not (isinstance(part, type) and issubclass(part, base) and named):
+            raise ConfigError(
+                f"{shown(path)} is not a {self.kind}: it must be a class with a name, derived from "
+                f"{self.base}."
+            )
+        return part
 
     def path(self, name: str) -> str | None:
         """Return where the part called ``name`` is, ``package.module:Class``; nothing is imported."""
@@ -60,29 +73,10 @@ class Registry:
         points = [point for point in entry_points(group=self.group) if point.name == name]
         return points[0].value if points else None
 
-    def _load(self, name: str, path: str) -> type[Options]:
-        try:
-            part, base = _imported(path), _imported(self.base)
-        except Exception as error:  # a module of the user's may fail in any way
-            raise ConfigError(
-                f"{self.kind.capitalize()} {shown(name)} cannot be imported from {shown(path)}: {error}. "
-                "Give package.module:Class of an importable module."
-            ) from error
-        if not (isinstance(part, type) and issubclass(part, base) and isinstance(_name(part), str)):
-            raise ConfigError(
-                f"{shown(path)} is not a {self.kind}: it must be a class with a name, derived from "
-                f"{self.base}."
-            )
-        return part
-
 
 def _imported(path: str) -> Any:
     module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module), attribute)
-
-
-def _name(part: Any) -> Any:
-    return getattr(part, "name", None)
 
 
 PAPER_METHODS = ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "pfedpg", "ppt", "pep")

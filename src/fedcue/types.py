@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal
 
 import torch
@@ -64,11 +63,32 @@ class TensorSpec:
     dtype: torch.dtype = torch.float32
 
 
-@dataclass(frozen=True)
 class TensorTable:
-    """All tensors of a method, in the order in which they are declared."""
+    """All tensors of a method, in the order in which they are declared, and what follows from their lines."""
 
-    specs: tuple[TensorSpec, ...]
+    def __init__(self, specs: tuple[TensorSpec, ...]) -> None:
+        self.specs = specs
+        self.sent = tuple(spec.name for spec in specs if spec.sent)
+        """Names of what a client is sent."""
+        self.trained = tuple(spec.name for spec in specs if spec.trained)
+        """Names of what a client trains."""
+        self.returned = tuple(spec.name for spec in specs if spec.returned)
+        """Names of what a client sends back."""
+        self.replied = tuple(spec.name for spec in specs if spec.replied)
+        """Names of what a client sends before round 0."""
+        self.kept = tuple(spec.name for spec in specs if spec.kept)
+        """Names of what stays at a client."""
+        self.averaged = tuple(spec.name for spec in specs if spec.trained and spec.returned)
+        """Names of what clients train and send back for a mean."""
+        self.uploads = tuple(spec for spec in specs if spec.returned or spec.replied)
+        """What clients send, before round 0 or after a visit."""
+        self.kinds: dict[str, Kind] = {s.name: s.kind for s in self.uploads if s.kind is not None}
+        """What the uploads are, by name; undeclared ones are left out."""
+        self.each = tuple(spec.name for spec in self.uploads if spec.each or spec.kind == "own")
+        """Names of the uploads of which the server needs every client's own and not only their sum."""
+        self.class_axes = {spec.name: spec.rows for spec in specs if spec.rows is not None}
+        """The class axis by name, for tensors of which a client needs its own classes' rows."""
+        self._by_name = {spec.name: spec for spec in specs}
 
     def __iter__(self) -> Iterator[TensorSpec]:
         """Yield the specs."""
@@ -81,65 +101,6 @@ class TensorTable:
     def __getitem__(self, name: str) -> TensorSpec:
         """Return the spec of this name."""
         return self._by_name[name]
-
-    @cached_property
-    def _by_name(self) -> dict[str, TensorSpec]:
-        return {spec.name: spec for spec in self.specs}
-
-    @cached_property
-    def sent(self) -> tuple[str, ...]:
-        """Names of what a client is sent."""
-        return tuple(spec.name for spec in self.specs if spec.sent)
-
-    @cached_property
-    def trained(self) -> tuple[str, ...]:
-        """Names of what a client trains."""
-        return tuple(spec.name for spec in self.specs if spec.trained)
-
-    @cached_property
-    def returned(self) -> tuple[str, ...]:
-        """Names of what a client sends back."""
-        return tuple(spec.name for spec in self.specs if spec.returned)
-
-    @cached_property
-    def replied(self) -> tuple[str, ...]:
-        """Names of what a client sends before round 0."""
-        return tuple(spec.name for spec in self.specs if spec.replied)
-
-    @cached_property
-    def kept(self) -> tuple[str, ...]:
-        """Names of what stays at a client."""
-        return tuple(spec.name for spec in self.specs if spec.kept)
-
-    @cached_property
-    def averaged(self) -> tuple[str, ...]:
-        """Names of what clients train and send back for a mean."""
-        return tuple(spec.name for spec in self.specs if spec.trained and spec.returned)
-
-    @cached_property
-    def uploads(self) -> tuple[TensorSpec, ...]:
-        """What clients send, before round 0 or after a visit."""
-        return tuple(spec for spec in self.specs if spec.returned or spec.replied)
-
-    @cached_property
-    def kinds(self) -> dict[str, Kind]:
-        """What the uploads are, by name; undeclared ones are left out."""
-        return {spec.name: spec.kind for spec in self.uploads if spec.kind is not None}
-
-    @cached_property
-    def each(self) -> tuple[str, ...]:
-        """Names of the uploads of which the server needs every client's own."""
-        return tuple(spec.name for spec in self.uploads if spec.each or spec.kind == "own")
-
-    @cached_property
-    def needs_each(self) -> bool:
-        """Whether the server needs some uploads one by one and not only their sums."""
-        return bool(self.each)
-
-    @cached_property
-    def class_axes(self) -> dict[str, int]:
-        """The class axis by name, for tensors of which a client needs its own classes' rows."""
-        return {spec.name: spec.rows for spec in self.specs if spec.rows is not None}
 
     def first(self, seed: int) -> dict[str, Tensor]:
         """Return the server's tensors before round 0, as far as they follow from the seed."""

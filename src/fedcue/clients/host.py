@@ -92,7 +92,7 @@ class Host:
         """Return the client's reply before round 0, if the method asks for one."""
         guard = self.protection.guard(client, "warm up")
         generator = torch_rng(self.config.seed, "warm up", client)
-        at_work = self._at_work(client, generator, guard, self._deadline())
+        at_work = self._at_work(client, generator, guard, time.monotonic())
         reply = self.method.warm_up(at_work)
         if not reply:
             return None
@@ -113,7 +113,7 @@ class Host:
         own = self.client(client)
         if self.config.pooled:
             own = self._pool.drawn(self.config.clients_per_round, rng(self.config.seed, "pool", round_))
-        at_work = self._at_work(client, generator, guard, self._deadline(), round_, memory, own)
+        at_work = self._at_work(client, generator, guard, time.monotonic(), round_, memory, own)
         return Visit(at_work, own.train, moved(download.tensors, self.device), download, guard)
 
     def leave(self, visit: Visit, update: Update) -> tuple[Update, ClientMemory]:
@@ -127,11 +127,11 @@ class Host:
         self, clients: Sequence[int], download: Download, memory: ClientMemory, final: bool
     ) -> Prediction:
         """Test some clients together (one at a time where the method keeps memories)."""
-        predicted, deadline = [], self._deadline()
-        samples, tensors = self.prepare_test(clients, download, memory, final, deadline)
+        predicted, began = [], time.monotonic()
+        samples, tensors = self.prepare_test(clients, download, memory, final, began)
         with torch.no_grad():
             for batch in samples.batches(self.config.evaluation.chunk):
-                self._check(deadline)
+                self._check(began)
                 predicted.append(self.method.predict(tensors, batch).argmax(1).cpu())
         return Prediction(
             np.concatenate([self.test_images(client) for client in clients]),
@@ -146,18 +146,18 @@ class Host:
         download: Download,
         memory: ClientMemory,
         final: bool = False,
-        deadline: float | None = None,
+        began: float | None = None,
     ) -> tuple[Samples, Tensors]:
         """Return the test images of some clients, under the priors asked for, and their tensors."""
         samples, kind = self._test_samples(clients), self.config.evaluation.priors
         if kind != "labels":
             even = torch.full_like(samples.log_priors, -math.log(self.sizes.classes))
             samples = replace(samples, log_priors=even)
-        tensors = self._for_test(clients, download, memory, final, samples, deadline)
+        tensors = self._for_test(clients, download, memory, final, samples, began)
         if kind == "em":
             samples = replace(samples, log_priors=self._estimated_priors(clients, samples, tensors))
             if not self.table.kept:  # the others adapt to training images, which are the same
-                tensors = self._for_test(clients, download, memory, final, samples, deadline)
+                tensors = self._for_test(clients, download, memory, final, samples, began)
         return samples, tensors
 
     @torch.no_grad()
@@ -181,12 +181,12 @@ class Host:
         memory: ClientMemory,
         final: bool,
         samples: Samples,
-        deadline: float | None,
+        began: float | None,
     ) -> Tensors:
         """Return the tensors these clients are tested with."""
         generator = torch_rng(self.config.seed, "test", clients[0], download.round)
         guard = self.protection.guard(clients[0], "test")
-        at_work = self._at_work(clients[0], generator, guard, deadline, download.round, memory)
+        at_work = self._at_work(clients[0], generator, guard, began, download.round, memory)
         if not self.table.kept:  # several clients at once: nothing depends on one of them but the priors
             at_work = replace(at_work, log_priors=samples.log_priors)
         return self.method.for_test(at_work, moved(download.tensors, self.device), final)
@@ -196,7 +196,7 @@ class Host:
         client: int,
         generator: Generator,
         guard: Guard,
-        deadline: float | None = None,
+        began: float | None = None,
         finished_rounds: int = 0,
         memory: ClientMemory | None = None,
         own: ClientData | None = None,
@@ -209,7 +209,7 @@ class Host:
             self.frozen.view(own.train, augment),
             torch.from_numpy(own.train_labels),
             priors,
-            partial(self._check, deadline),
+            partial(self._check, began),
         )
         return Client(
             client,
@@ -268,14 +268,12 @@ class Host:
         view = self.frozen.view(np.concatenate([images for images, _ in parts]))
         return Samples(view, torch.from_numpy(labels), priors.to(self.device), self.stop.check)
 
-    def _deadline(self) -> float | None:
-        limit = self.config.client_timeout
-        return None if limit is None else time.monotonic() + limit
-
-    def _check(self, deadline: float | None) -> None:
+    def _check(self, began: float | None) -> None:
+        """Stop work if the run is to stop, or if it has taken longer than a client may."""
         self.stop.check()
-        if deadline is not None and time.monotonic() > deadline:
-            raise ClientError(f"it took longer than client_timeout={self.config.client_timeout} s")
+        limit = self.config.client_timeout
+        if began is not None and limit is not None and time.monotonic() > began + limit:
+            raise ClientError(f"it took longer than client_timeout={limit} s")
 
 
 def check_finite(update: Update) -> None:

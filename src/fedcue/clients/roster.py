@@ -98,7 +98,8 @@ class Roster:
         self.schedule = ClientSchedule(
             self.training_clients, config.clients_per_round, config.rounds, config.warm_start, config.seed
         )
-        _check_pooled(config, self.table)
+        if config.pooled:
+            _check_pooled(config, self.table)
         self._check_sampling()
         summing = Summing(self.table, self.method.weighting, self.method.added)
         check_protection(self.method.name, summing, config.aggregate, config.privacy)
@@ -169,12 +170,10 @@ class Roster:
 
 def _check_pooled(config: RunConfig, table: TensorTable) -> None:
     """Refuse what has no meaning where one model is trained in one place."""
-    if not config.pooled:
-        return
     given = {
         f"privacy={config.privacy.name}": config.privacy.name != "none",
         f"aggregate={config.aggregate.described}": config.aggregate.sums_only or not config.aggregate.plain,
-        f"method={config.method.name}": bool(table.kept or table.replied or table.needs_each),
+        f"method={config.method.name}": bool(table.kept or table.replied or table.each),
     }
     if any(given.values()):
         raise ConfigError(

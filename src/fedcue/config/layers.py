@@ -77,13 +77,16 @@ def resolve(
     """
     try:
         folded = {"recipe": name, **fold(layers(settings, dict(overrides or {}), trusted))}
-        _settle_precision(folded)
+        if folded.get("precision") == "auto":  # from here on all machines are told the same
+            folded["precision"] = fast_precision(str(folded.get("device", "cpu")))
         if data is not None:
             folded["data"] = {"name": DATASETS.name_of(type(data))}
         own.recognise(folded)
         if own.is_open(folded):
             folded = own.decided(_validate(own.provisional(folded), trusted, data), folded)
-        _keep_own_clients(folded, overrides or {})
+        if isinstance(folded.get("partition"), dict):  # clients of the data's own are kept by default
+            named = {"partition", "partition.name"} & set(overrides or {})
+            folded["partition"].setdefault("own_clients", "mix" if named else "keep")
         return _validate(folded, trusted, data)
     except RecursionError as error:
         raise ConfigError("Settings are nested too deeply. Give section.key=value.") from error
@@ -126,20 +129,6 @@ def fold(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for layer in layers:
         merge(folded, layer)
     return folded
-
-
-def _keep_own_clients(folded: dict[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Keep the clients that a dataset has, unless the overrides name a partition."""
-    named = {"partition", "partition.name"} & set(overrides)
-    partition = folded.get("partition")
-    if isinstance(partition, dict):
-        partition.setdefault("own_clients", "mix" if named else "keep")
-
-
-def _settle_precision(folded: dict[str, Any]) -> None:
-    """Replace ``precision=auto`` by what is fast on this machine: from here on all are told the same."""
-    if folded.get("precision") == "auto":
-        folded["precision"] = fast_precision(str(folded.get("device", "cpu")))
 
 
 def _table(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -52,7 +52,8 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
     if len(above) > MAX_BASES:
         raise ConfigError(f"Recipe {above[0]} is built on more than {MAX_BASES} others. Write them as one.")
     own = read_settings(path)
-    check_paper(name, own.get("paper", {}))
+    if "paper" in own:
+        check_paper(name, own["paper"])
     if "base" not in own:
         return name, own
     base = str(own.pop("base"))
@@ -65,7 +66,7 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return what one TOML file holds, its ``data.root`` found from where the file lies."""
+    """Return what one TOML file holds; its ``data.root`` may be relative to where the file lies."""
     try:
         own = read_toml(path)
     except (ValueError, OSError, RecursionError) as error:
@@ -73,7 +74,10 @@ def read_settings(path: Path) -> dict[str, Any]:
             f"Recipe {path} is not readable TOML: {error}. Mend that place, or start from a recipe that "
             "fedcue list names."
         ) from error
-    _anchor(own, path.parent)
+    data = own.get("data")
+    root = data.get("root") if isinstance(data, dict) else None
+    if isinstance(root, str) and _exists(path.parent / root):
+        own["data"] = {**own["data"], "root": str((path.parent / root).absolute())}
     return own
 
 
@@ -82,14 +86,6 @@ def import_paths(settings: Mapping[str, Any]) -> list[str]:
     sections = [settings.get(section) for section, registry in NAMED.items() if registry is not None]
     names = [section.get("name") for section in sections if isinstance(section, Mapping)]
     return [name for name in names if isinstance(name, str) and ":" in name]
-
-
-def _anchor(own: dict[str, Any], folder: Path) -> None:
-    """Let ``data.root`` of a recipe be relative to the recipe, if there is such a place."""
-    data = own.get("data")
-    root = data.get("root") if isinstance(data, dict) else None
-    if isinstance(root, str) and _exists(folder / root):
-        own["data"] = {**own["data"], "root": str((folder / root).absolute())}
 
 
 def _exists(path: Path) -> bool:

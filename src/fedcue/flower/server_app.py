@@ -108,7 +108,8 @@ def serve(grid: Grid, deployment: Deployment, observer: Observer) -> Result:
         engine = FlowerEngine(network, config, terms, shape, patience, enrolment, sums)
         _charge(folder, enrolment.earlier())
         with one_thread(), Tracking(config.log) as tracking:
-            result = Run(engine, folder, Several(observer, tracking)).complete(resume)
+            watching = Several(observer, tracking) if config.log else observer
+            result = Run(engine, folder, watching).complete(resume)
             tracking.finished(result.summary)
             return result
     finally:

@@ -85,20 +85,11 @@ class PromptedViT:
         feature_norm: float | None = None,
     ) -> None:
         self.backbone = backbone if precision == "float32" else with_products_in(torch.bfloat16, backbone)
-        self.precision = precision
+        self.precision, self.dtype = precision, PRODUCTS[precision]
+        self.device = backbone.cls_token.device
         self.architecture = backbone.architecture
         self.depth = backbone.architecture.depth
         self.feature_scale = 1.0 if feature_norm is None else feature_norm / _usual_length(backbone)
-
-    @property
-    def device(self) -> torch.device:
-        """The device the backbone lives on."""
-        return self.backbone.cls_token.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What products come in."""
-        return PRODUCTS[self.precision]
 
     def autocast(self, enabled: bool = True) -> AbstractContextManager[object]:
         """Return the context in which blocks are run; not enabled, prompts are made in it."""

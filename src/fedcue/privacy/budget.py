@@ -79,8 +79,11 @@ class Budget:
         self._release(list(clients), releases_of_a_visit(self.table), f"Round {round_ + 1}")
 
     def _release(self, clients: Sequence[int], releases: float, when: str) -> None:
-        privacy, after = self.privacy, self.ledger.after(clients, releases)
-        if isinstance(privacy, DifferentialPrivacy) and privacy.noise is not None:
+        privacy = self.privacy
+        if not isinstance(privacy, DifferentialPrivacy):
+            return
+        after = self.ledger.after(clients, releases)
+        if privacy.noise is not None:
             epsilon = after.epsilon(privacy.noise, privacy.delta)
             if epsilon > privacy.max_epsilon:
                 raise BudgetSpent(

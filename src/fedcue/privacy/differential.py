@@ -102,7 +102,7 @@ class DifferentialPrivacy(Privacy):
     def check(self, method: str, table: TensorTable) -> None:
         """Refuse tensors of unknown sensitivity, and samples that cannot be kept secret."""
         check_sensitivities(self.unit, method, table)
-        if self.where == "central" and table.needs_each:
+        if self.where == "central" and table.each:
             raise ConfigError(
                 f"privacy.where=central adds noise to sums over clients, but {method} needs every client's "
                 f"{', '.join(table.each)}. Give privacy.where=local."

@@ -118,7 +118,7 @@ def check_protection(method: str, summing: Summing, aggregation: Aggregation, pr
             f"aggregate={aggregation.described} has nothing to add up: {method} sends nothing. "
             "Give aggregate=mean."
         )
-    if aggregation.sums_only and table.needs_each:
+    if aggregation.sums_only and table.each:
         raise ConfigError(
             f"aggregate={aggregation.name} shows the server nothing but sums, and {method} needs every "
             f"client's own {', '.join(sorted(table.each))}. Give aggregate=mean, or another method."

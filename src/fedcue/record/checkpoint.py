@@ -72,11 +72,12 @@ class _Header(BaseModel):
     clients: list[_Number]
 
 
+@dataclass(frozen=True)
 class Checkpoints:
     """The newest checkpoints of a run, each in one file that carries its own checksum."""
 
-    def __init__(self, folder: Path, keep: int) -> None:
-        self.folder, self.keep = folder, keep
+    folder: Path
+    keep: int
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then drop the oldest beyond ``keep``."""

@@ -80,7 +80,7 @@ class RunFolder:
                 _clear(self.path)
 
     def close(self) -> None:
-        """Give the folder free (a process that dies gives it free too)."""
+        """Release the folder; a process that dies releases it, too."""
         self._lock.release()
 
     def write_config(self, settings: Mapping[str, Any]) -> None:

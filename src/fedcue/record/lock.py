@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedcue.errors import RunFolderError
@@ -18,12 +19,12 @@ WORKERS_NOTICE = 5.0
 """Seconds that worker processes may take to notice that their run was killed."""
 
 
+@dataclass
 class FolderLock:
-    """The lock of a folder: held until it is given free, or until the process and its workers are dead."""
+    """The lock of a folder: held until it is released, or until the process and its workers are dead."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._held: list[int] = []
+    folder: Path
+    _held: list[int] = field(default_factory=list)
 
     def take(self) -> None:
         """Take the lock; that of a dead process is free as soon as its worker processes are gone.
@@ -44,7 +45,7 @@ class FolderLock:
             raise
 
     def release(self) -> None:
-        """Give the folder free."""
+        """Release the folder."""
         while self._held:
             os.close(self._held.pop())
 

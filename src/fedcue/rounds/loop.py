@@ -59,7 +59,8 @@ def run(
             if resume:
                 check_same_run(config, folder.path)
             with federation.host.stop.on_signals(), engine_for(federation, display.stage) as engine, tracking:
-                result = Run(engine, folder, Several(display, tracking)).complete(resume)
+                watching = Several(display, tracking) if config.log else display
+                result = Run(engine, folder, watching).complete(resume)
                 tracking.finished(result.summary)
                 return result
         finally:
@@ -113,14 +114,15 @@ class Run:
 
     def _round(self, state: ServerState) -> ServerState:
         """Do one round: sample, send, train, add up, aggregate, evaluate, record."""
-        record = RoundRecord(state.round + 1, self._failures_before(state))
+        earlier = [] if state.round else self.totals.get("warm_up_failures", [])
+        record = RoundRecord(state.round + 1, [{"step": "warm up", **failure} for failure in earlier])
         for attempt in range(ATTEMPTS):
             clients = self.roster.visited(state.round, attempt)
             self._spend(clients, state.round, record.failed)
             record.draw(attempt, clients)
             self.wire.traffic = Traffic()
             adding = self.roster.protection.adding(state.tensors, state.round)
-            jobs = ((self._download(state, client), self._memory(client)) for client in clients)
+            jobs = (self._job(state, client) for client in clients)
             for outcome in telling(self.observer, TRAINING, len(clients), self.engine.train(jobs)):
                 if isinstance(outcome, Failure):
                     record.failure(outcome)
@@ -145,7 +147,6 @@ class Run:
 
         line = record.line(self.config.training, vars(self.wire.traffic), self.budget.metrics())
         self.totals["seconds"] += line["seconds"]
-        self._snapshot(after)
         self.folder.append_metrics(line)
         self._checkpoint(after)
         self.observer.finished_round(line | self.engine.news())
@@ -179,7 +180,6 @@ class Run:
         }
         if failures:
             self.totals["warm_up_failures"] = [vars(failure) for failure in failures]
-        self._snapshot(state)
         self._checkpoint(state)
         return state
 
@@ -204,16 +204,11 @@ class Run:
         self.last = checkpoint
         return checkpoint.state
 
-    def _download(self, state: ServerState, client: int) -> Download:
+    def _job(self, state: ServerState, client: int) -> tuple[Download, ClientMemory]:
+        """Return what a client is sent for a round and what it keeps."""
         sent = self.method.download(state, client, self.roster.sizes, self.config.seed)
-        return self.wire.download(Download(client, state.round, sent))
-
-    def _memory(self, client: int) -> ClientMemory:
-        return self.memories.get(client, ClientMemory())
-
-    def _failures_before(self, state: ServerState) -> list[dict[str, Any]]:
-        before = self.totals.get("warm_up_failures", []) if state.round == 0 else []
-        return [{"step": "warm up", **failure} for failure in before]
+        memory = self.memories.get(client, ClientMemory())
+        return self.wire.download(Download(client, state.round, sent)), memory
 
     def _spend(self, clients: Sequence[int], round_: int, failed: Sequence[Failure]) -> None:
         """Count the releases of a round, or say why it had to be drawn again until nothing was left."""
@@ -230,12 +225,10 @@ class Run:
             "then resume."
         )
 
-    def _snapshot(self, state: ServerState) -> None:
-        if state.round in self.config.snapshots:
-            self.folder.write_snapshot(state.round, state.tensors)
-
     def _checkpoint(self, state: ServerState) -> None:
         """Remember how things are after a round, of which an unfinished next one must change nothing."""
+        if state.round in self.config.snapshots:
+            self.folder.write_snapshot(state.round, state.tensors)
         place, digest = self.folder.metrics_bytes, self.folder.metrics_digest
         memories, totals = dict(self.memories), {**self.totals, "releases": self.budget.released}
         self.last = Checkpoint(state, memories, place, digest, totals, self.wire.memory())

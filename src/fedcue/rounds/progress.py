@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -85,12 +86,12 @@ def header(roster: Roster, folder: Path) -> list[str]:
     return lines
 
 
+@dataclass
 class News:
     """What the rounds of one run amount to so far, in a line."""
 
-    def __init__(self) -> None:
-        self.accuracies: list[float] = []
-        self.bytes = 0
+    accuracies: list[float] = field(default_factory=list)
+    bytes: int = 0
 
     def add(self, record: Mapping[str, Any], room: int) -> str:
         """Take a round in; return accuracy with its curve, loss, bytes so far and clients, as far as fits."""
@@ -121,11 +122,6 @@ def _places_text(record: Mapping[str, Any]) -> list[str]:
     return [f"{places}, {record['visits_per_second']:.3g} visits/s"]
 
 
-def is_live(console: Console) -> bool:
-    """Tell whether a display can be drawn anew: in a terminal, and in a notebook that has ipywidgets."""
-    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
-
-
 @contextmanager
 def watched(observer: Observer | None) -> Iterator[Observer]:
     """Yield the observer or, without one, a display where somebody looks: a terminal or a notebook."""
@@ -142,7 +138,8 @@ class LiveDisplay:
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
-        self.live = is_live(console) and not quiet
+        drawn_anew = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+        self.live = drawn_anew and not quiet
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=20 if console.width >= WIDE else 8),

@@ -13,7 +13,7 @@ from fedcue.registry import METHODS
 from fedcue.types import Sizes, TensorSpec, Update
 
 SIZES = Sizes(classes=4, width=32, depth=8, patch=4, clients=4)
-AVERAGED = [name for name in METHODS.builtin if not METHODS.get(name)().table(SIZES).needs_each]
+AVERAGED = [name for name in METHODS.builtin if not METHODS.get(name)().table(SIZES).each]
 UPDATES = [Update(i, size, {"head": torch.full((4, 3), float(i)), "counts": torch.tensor([i])})
            for i, size in enumerate([1, 3, 6])]  # fmt: skip
 TABLE = table_of(trained("head", (4, 3), zeros), TensorSpec("counts", (1,), returned=True, weighted=False))

@@ -16,7 +16,7 @@ from fedcue.config.layers import load
 from fedcue.model.vit import Architecture
 from fedcue.rounds import progress as progress_module
 from fedcue.rounds.observers import Silent
-from fedcue.rounds.progress import BETTER, News, RunProgress, header, is_live, loss_text
+from fedcue.rounds.progress import BETTER, LiveDisplay, News, RunProgress, header, loss_text
 
 
 def record(accuracy: float | None, failed: int = 0) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def test_a_notebook_gets_a_display_only_where_it_can_draw_one(monkeypatch: pytes
     notebook = Console(force_jupyter=True)
     for found in (object(), None):
         monkeypatch.setattr(progress_module, "find_spec", lambda name, found=found: found)
-        assert is_live(notebook) == (found is not None)
+        assert LiveDisplay(notebook).live == (found is not None)
 
 
 @pytest.mark.parametrize(

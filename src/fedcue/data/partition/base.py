@@ -207,12 +207,8 @@ def assemble(
     left_out: LeftOut = NOTHING,
 ) -> Partition:
     """Return the partition of these images, each client with the domain of its training images."""
-    domains = tuple(_domain(dataset, indices) for indices in train)
-    return Partition(tuple(train), tuple(test), tuple(names), domains, left_out)
-
-
-def _domain(dataset: Dataset, indices: Indices) -> str:
-    if dataset.domains is None:
-        return ""
-    found = np.unique(dataset.domains[indices])
-    return dataset.domain_names[found[0]] if len(found) == 1 and found[0] >= 0 else ""
+    domains = [""] * len(train)
+    if dataset.domains is not None:
+        found = [np.unique(dataset.domains[indices]) for indices in train]
+        domains = [dataset.domain_names[d[0]] if len(d) == 1 and d[0] >= 0 else "" for d in found]
+    return Partition(tuple(train), tuple(test), tuple(names), tuple(domains), left_out)

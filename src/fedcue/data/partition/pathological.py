@@ -53,18 +53,6 @@ def draw_owners(
     Clients in turn take the classes with the fewest owners so far (the most slots left), ties drawn at
     random, no class twice. Owner counts therefore never differ by more than one.
     """
-    _check_owners(classes, clients, classes_per_client)
-    owned = np.zeros((clients, classes), dtype=np.bool_)
-    owners = np.zeros(classes)
-    for client in range(clients):
-        order = np.argsort(owners + generator.random(classes))  # whole numbers rank, fractions break ties
-        taken = order[:classes_per_client]
-        owned[client, taken] = True
-        owners[taken] += 1
-    return owned
-
-
-def _check_owners(classes: int, clients: int, classes_per_client: int) -> None:
     if classes_per_client > classes:
         raise PartitionError(
             f"classes_per_client={classes_per_client}, but only {classes} classes have training images. Give "
@@ -77,6 +65,14 @@ def _check_owners(classes: int, clients: int, classes_per_client: int) -> None:
             f"Use at least {-(-classes // classes_per_client)} clients or {-(-classes // clients)} classes "
             "per client."
         )
+    owned = np.zeros((clients, classes), dtype=np.bool_)
+    owners = np.zeros(classes)
+    for client in range(clients):
+        order = np.argsort(owners + generator.random(classes))  # whole numbers rank, fractions break ties
+        taken = order[:classes_per_client]
+        owned[client, taken] = True
+        owners[taken] += 1
+    return owned
 
 
 def _no_owner_empty(counts: Integers, owned: NDArray[np.bool_], available: Integers) -> Integers:
