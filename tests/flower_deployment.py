@@ -77,9 +77,7 @@ class Deployment:
         assert done.returncode == 0, done.stderr
         for number in range(1, self.nodes + 1):
             script = self.folder / f"node-{number}" / "supernode.sh"
-            script.write_text(
-                script.read_text().replace(f"--port {9093 + number} ", f"--port {free_port()} ")
-            )
+            script.write_text(script.read_text().replace(f"port={9093 + number}", f"port={free_port()}"))
 
     def begin(self) -> None:
         """Write the deployment and start its SuperLink and nodes."""

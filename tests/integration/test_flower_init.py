@@ -72,6 +72,16 @@ def test_the_app_fetches_nothing_and_runs_what_was_asked(tmp_path: Path) -> None
     assert "--insecure" not in "".join(path.read_text() for path in folder.rglob("*.sh"))
 
 
+def test_a_nodes_superexec_has_its_supernode_for_a_parent_and_reaches_it_on_loopback(tmp_path: Path) -> None:
+    init(tmp_path / "here", "--nodes", "2")
+    lines = (tmp_path / "here" / "node-2" / "supernode.sh").read_text().splitlines()
+    assert lines[-3] == "port=9095"
+    assert lines[-2].endswith('superexec --runtime-api-address "127.0.0.1:$port" --parent-pid $$ &')
+    assert lines[-1].startswith("exec flower-supernode ")
+    assert "--isolation process " in lines[-1]
+    assert "--host 127.0.0.1 --port $port " in lines[-1]
+
+
 def test_more_nodes_are_added_and_the_others_kept(tmp_path: Path) -> None:
     folder = tmp_path / "here"
     init(folder, "--nodes", "1")

@@ -1,6 +1,6 @@
 """The client's half of a deployment: a Flower ClientApp over the unchanged methods.
 
-Flower starts a fresh process for every message, so a message carries all it takes: the terms, and the
+Every message has a process of its own, so it carries all it takes: the terms, and the
 orders for every client of the node that has something to do.
 """
 

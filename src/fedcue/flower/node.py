@@ -9,9 +9,10 @@ budget of the node's own, over all runs. ``identities=FILE`` holds the keys of a
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ from fedcue.flower.replies import NAME
 from fedcue.flower.terms import RefusalError, Terms
 from fedcue.flower.vault import Vault, read_others
 from fedcue.foreign import expanded
+from fedcue.machine import one_thread
+from fedcue.model.frozen_cache import FrozenCache
 from fedcue.privacy.budget import releases_before, releases_of_a_visit
 from fedcue.privacy.guard import Protection, fresh_stream
 from fedcue.types import Sizes
@@ -96,10 +99,63 @@ class Node:
         self.journal.release(self.images[client], privacy, releases, self.run)
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What has to be read for a message: by everything that decides it, and with the terms in full."""
+
+    what: str
+    items: tuple[tuple[str, Any], ...]
+    terms: Terms = field(compare=False)
+
+    @classmethod
+    def of(cls, terms: Terms, node: Mapping[str, Any]) -> _Wanted:
+        settings = {key: value for key, value in terms.settings.items() if key != "privacy"}
+        what = replace(terms, settings=settings, method="", asked=0)  # the server settles these by and by
+        return cls(what.to_json(), tuple(sorted(node.items())), terms)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What was read: it may serve every message of a run."""
+
+    own: Terms
+    """The terms as this machine saw them when it read."""
+    clients: tuple[ClientData, ...]
+    frozen: FrozenCache
+    sizes: Sizes
+    images: dict[int, Images]
+    """What the journal knows the clients' images by."""
+
+
+was_read: list[str] = []
+"""What this process has read for its messages, for ``read_again`` in another; nothing that is on a GPU."""
+
+
 def open_node(terms: Terms, node: Mapping[str, Any]) -> Node:
     """Return the node's clients, or raise ``RefusalError`` if server and node do not agree."""
     _check_keys(node)
-    return _open(terms.to_json(), tuple(sorted(node.items())))
+    torch.set_num_threads(int(node.get("threads", 1)))
+    config = _config(terms, node)
+    held = _held(_Wanted.of(terms, node))
+    terms.compare(held.own.with_settings(config))
+    asked = (terms.asked, config.clients_per_round)
+    summing = Summing(config.method.table(held.sizes), config.method.weighting, config.method.added)
+    protection = Protection(config.aggregate, config.privacy, summing, fresh_stream, asked)
+    places = {client.id: place for place, client in enumerate(held.clients)}
+    host = Host(config, held.clients, places, held.frozen, held.sizes, protection)
+    folder = _memory_folder(node)
+    own = float(node["max-epsilon"]) if "max-epsilon" in node else None
+    journal = Journal(folder / "releases.jsonl", own)
+    journal.check(config.privacy)
+    vault = _vault(config, terms, node)
+    return Node(host, MemoryStore(folder, terms.run), journal, held.images, terms.run, vault)
+
+
+def read_again(text: str) -> None:
+    """Read what another process has read, with one thread: processes forked from this one may use more."""
+    terms, items = json.loads(text)
+    with one_thread():
+        _held(_Wanted.of(Terms.from_json(terms), dict(items)))
 
 
 def open_vault(terms: Terms, node: Mapping[str, Any]) -> Vault:
@@ -133,33 +189,24 @@ def _check_keys(node: Mapping[str, Any]) -> None:
 
 
 @lru_cache(maxsize=32)
-def _open(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
-    terms, node = Terms.from_json(text), dict(items)
-    torch.set_num_threads(int(node.get("threads", 1)))
+def _held(wanted: _Wanted) -> _Held:
+    terms, node = wanted.terms, dict(wanted.items)
     config = _config(terms, node)
     model = load_model(config)
     shape = model.architecture
-    terms.compare(Terms.of(terms.run, config, terms.classes, shape, terms.clients))
+    own = Terms.of(terms.run, config, terms.classes, shape, terms.clients)
+    terms.compare(own)
     dataset, clients = _site_data(config, terms, node) if "data" in node else _partition(config, terms, node)
     parts = [part for client in clients for part in (client.train, client.validation, client.test)]
     pixels = decode_used(config, dataset, np.unique(np.concatenate(parts)), shape.image_size)
     clients = drop_images(dataset, clients, pixels.bad)
     sizes = Sizes(len(terms.classes), shape.width, shape.depth, shape.patch, terms.clients, terms.domains)
-    method = config.method
-    asked = (terms.asked, config.clients_per_round)
-    summing = Summing(method.table(sizes), method.weighting, method.added)
-    protection = Protection(config.aggregate, config.privacy, summing, fresh_stream, asked)
     groups = [part for client in clients for part in (client.train, client.tested(config.evaluation.on)[0])]
     frozen = frozen_values(config, model, pixels, groups, sizes)
-    places = {client.id: place for place, client in enumerate(clients)}
-    host = Host(config, clients, places, frozen, sizes, protection)
-    folder = _memory_folder(node)
-    own = float(node["max-epsilon"]) if "max-epsilon" in node else None
-    journal = Journal(folder / "releases.jsonl", own)
-    journal.check(config.privacy)
     images = _images(config, node, clients, dataset.owners is not None or "data" not in node)
-    vault = _vault(config, terms, node)
-    return Node(host, MemoryStore(folder, terms.run), journal, images, terms.run, vault)
+    if model.device.type == "cpu":
+        was_read.append(json.dumps([terms.to_json(), wanted.items]))
+    return _Held(own, clients, frozen, sizes, images)
 
 
 def _images(

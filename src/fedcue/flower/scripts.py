@@ -9,6 +9,8 @@ from pathlib import Path
 from fedcue.flower.layout import CONNECTION, LOOPBACK, Layout, address, is_loopback
 
 GATE = "python3 -P -m fedcue.flower.gate"
+SUPEREXEC = "python3 -P -m fedcue.flower.superexec"
+"""Starts a node's message processes; it ends with the process that is named as its parent."""
 SETTLED = (
     "export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 UV_OFFLINE=1",
     "export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2",
@@ -67,8 +69,10 @@ def write_node_script(layout: Layout, number: int) -> None:
         layout.node(number) / "supernode.sh",
         'This machine\'s SuperNode. For images of its own, add data="/path/to/images" to the config.',
         f"config='{config}'\n"
-        f"exec flower-supernode {'--insecure' if layout.insecure else secure} "
-        f"--superlink {address(layout.outside)} --host {LOOPBACK} --port {9093 + number} "
+        f"port={9093 + number}\n"
+        f'{SUPEREXEC} --runtime-api-address "{LOOPBACK}:$port" --parent-pid $$ &\n'
+        f"exec flower-supernode {'--insecure' if layout.insecure else secure} --isolation process "
+        f"--superlink {address(layout.outside)} --host {LOOPBACK} --port $port "
         '--node-config "$config memory=\\"$PWD/memory\\""',
     )
 

@@ -1,6 +1,6 @@
 """A client's part in secure sums between two messages: on its own disk, for its owner only.
 
-Flower starts a process for every message and keeps what it hands over as long as a SuperNode lives, and
+Every message has a process of its own, and Flower keeps what it hands over as long as a SuperNode lives, and
 for one run of Flower's. A sum must outlive both: a server that started again asks for the next step, and a
 client that forgot what it revealed could be led to reveal more. So every state is on the disk before the
 reply that follows from it is sent.
