@@ -26,7 +26,7 @@ import torch
 from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
 
 import fedcue.flower.client_app  # noqa: F401  (so that no message process imports it)
-from fedcue.flower import node
+from fedcue.flower import holdings
 from fedcue.machine import end_with_parent
 
 REST = 600.0
@@ -115,7 +115,7 @@ def keep(what: bytes, orders: socket.socket, told: socket.socket) -> None:
     """Read what another process has read, then fork a process for every order until no more come."""
     end_with_parent()
     logging.disable()  # whatever there is to say of the images was said
-    node.read_again(what.decode())
+    holdings.read_again(what.decode())
     logging.disable(logging.NOTSET)
     orders.settimeout(REST)
     with suppress(OSError):
@@ -128,11 +128,11 @@ def carry_out(order: bytes, told: socket.socket) -> None:
     """Be ``flwr-clientapp`` for one message; then say what had to be read for it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     sys.argv = ["flwr-clientapp", *json.loads(order)]
-    node.was_read.clear()
+    holdings.was_read.clear()
     try:
         flwr_clientapp()
     finally:
-        for text in node.was_read[-1:]:
+        for text in holdings.was_read[-1:]:
             with suppress(OSError):  # too long to be told, or nobody listens
                 told.sendall(text.encode())
 

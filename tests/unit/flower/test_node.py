@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 
 import fedcue
 from fedcue.config.settings import RunConfig
-from fedcue.flower import node
+from fedcue.flower import holdings, node
 from fedcue.flower.terms import RefusalError, Terms
 from fedcue.model.shapes import shape_of
 
@@ -32,8 +32,8 @@ def terms_of(run: str, config: RunConfig) -> Terms:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    node._held.cache_clear()
-    monkeypatch.setattr(node, "was_read", [])
+    holdings._read.cache_clear()
+    monkeypatch.setattr(holdings, "was_read", [])
     return {"partition-id": 0, "num-partitions": 2, "memory": str(tmp_path / "memory")}
 
 
@@ -42,7 +42,7 @@ def test_all_messages_of_a_run_share_one_reading(here: dict[str, Any]) -> None:
     later = node.open_node(replace(terms("run-1"), asked=3), here)
     assert first.host.frozen is later.host.frozen
     assert later.vault is None
-    assert len(node.was_read) == 1
+    assert len(holdings.was_read) == 1
 
 
 @pytest.mark.parametrize("change", ["run", "setting", "node"])
@@ -51,7 +51,7 @@ def test_anything_else_is_read_anew(here: dict[str, Any], change: str) -> None:
     asked = terms("run-2") if change == "run" else terms("run-1", *["seed=1"] * (change == "setting"))
     other = node.open_node(asked, {**here, "partition-id": 1} if change == "node" else here)
     assert first.host.frozen is not other.host.frozen
-    assert len(node.was_read) == 2
+    assert len(holdings.was_read) == 2
 
 
 def test_the_noise_that_the_server_settles_reaches_a_client_whose_images_were_read(
@@ -82,9 +82,9 @@ def test_a_node_with_other_settings_is_refused_with_every_message(
 
 def test_another_process_reads_the_same(here: dict[str, Any]) -> None:
     node.open_node(terms("run-1"), here)
-    (text,) = node.was_read
-    node._held.cache_clear()
-    node.read_again(text)
-    assert len(node.was_read) == 2
+    (text,) = holdings.was_read
+    holdings._read.cache_clear()
+    holdings.read_again(text)
+    assert len(holdings.was_read) == 2
     node.open_node(replace(terms("run-1"), asked=3), here)
-    assert len(node.was_read) == 2, "it was there already"
+    assert len(holdings.was_read) == 2, "it was there already"

@@ -43,7 +43,7 @@ def message():
     if action == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if action.startswith("read "):
-        template.node.was_read.append(action[5:])
+        template.holdings.was_read.append(action[5:])
     for value in HELD.values():
         value += 1
     counts = {name: int(value) for name, value in HELD.items()}
@@ -53,7 +53,7 @@ def message():
     os.rename(file + ".part", file)
     sys.exit(3)
 
-template.node.read_again, template.flwr_clientapp = read_again, message
+template.holdings.read_again, template.flwr_clientapp = read_again, message
 template.main()
 """
 PATIENCE = 120.0
