@@ -96,6 +96,11 @@ release: $(VENV)/installed-dev  ## build wheel and sdist, check them, try them i
 	rm -rf dist $(RELEASE)
 	$(BIN)/python -m build
 	$(BIN)/twine check --strict dist/*
+	mkdir -p $(RELEASE)
+	git ls-files src/fedcue | sed 's,^src/,,' | LC_ALL=C sort > $(RELEASE)/package
+	$(BIN)/python -m zipfile -l dist/*.whl | awk 'NR > 1 && $$1 !~ /dist-info/ { print $$1 }' | LC_ALL=C sort | diff $(RELEASE)/package -
+	git ls-files | grep -v '^.ci/' | LC_ALL=C sort > $(RELEASE)/tree
+	tar -tzf dist/*.tar.gz | sed 's,^[^/]*/,,' | grep -v '^PKG-INFO$$' | LC_ALL=C sort | diff $(RELEASE)/tree -
 	$(PYTHON) -m venv $(RELEASE)/env
 	$(RELEASE)/env/bin/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(RELEASE)/env/bin/python -m pip install --quiet --constraint constraints.txt \
