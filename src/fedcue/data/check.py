@@ -13,7 +13,14 @@ from fedcue.data.dataset import Dataset
 from fedcue.data.image_sources import UnreadableError, decode
 from fedcue.data.options import DataOptions
 
-Kind = Literal["unreadable image", "one class", "empty class", "client without test images", "duplicate"]
+Kind = Literal[
+    "unreadable image",
+    "one class",
+    "class without training images",
+    "class without test images",
+    "client without test images",
+    "duplicate",
+]
 
 NOTHING_TO_TELL = "there is nothing to tell apart; give the folder that holds the folders of all classes"
 UNTESTED = "it would not be tested; data.test_share=0.2 sets a share of its images aside"
@@ -70,11 +77,14 @@ def _gaps(dataset: Dataset) -> list[Finding]:
     findings = []
     if len(dataset.classes) == 1:
         findings.append(Finding("one class", dataset.classes[0], NOTHING_TO_TELL))
-    for part, indices in (("training", dataset.train), ("test", dataset.test)):
+    lacking: tuple[tuple[Kind, np.ndarray, str], ...] = (
+        ("class without training images", dataset.train, "it cannot be learned"),
+        ("class without test images", dataset.test, "its accuracy is not measured"),
+    )
+    for kind, indices, why in lacking:
         counts = np.bincount(dataset.labels[indices], minlength=len(dataset.classes))
         findings += [
-            Finding("empty class", dataset.classes[label], f"no {part} image")
-            for label in np.flatnonzero(counts == 0).tolist()
+            Finding(kind, dataset.classes[label], why) for label in np.flatnonzero(counts == 0).tolist()
         ]
     if dataset.owners is not None:
         tested = np.isin(np.arange(len(dataset.owner_names)), dataset.owners[dataset.test])

@@ -25,10 +25,11 @@ def own(root: Path, *settings: str) -> RunConfig:
     return load("own", [f"data.root={root}", "backbone=embedded", *settings])
 
 
-def test_clients_of_the_data_become_the_clients(tmp_path: Path) -> None:
+def test_clients_of_the_data_become_the_clients(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     names = [f"{client}/train/{label}" for client in ("ann", "bob", "cy") for label in ("cat", "dog")]
     config = own(folder(tmp_path, *names))
-    assert (config.data.name, config.partition.name) == ("federated-folder", "natural")
+    assert (config.data.name, config.partition.name) == ("folder", "natural")
+    assert "is read as CLIENT/train/CLASS/x.jpg or CLIENT/CLASS/x.jpg: 2 classes, 3 clients." in caplog.text
     assert (config.clients_per_round, config.method.name, config.recipe) == (3, "cue", "own")
 
 

@@ -22,7 +22,8 @@ def test_everything_wrong_with_a_folder_is_listed(tmp_path: Path) -> None:
     report = check(Folder(root=tmp_path), progress=lambda done, _: seen.append(done))
     found = {(finding.kind, Path(finding.where).name) for finding in report.findings}
     assert found == {
-        ("empty class", "elk"),
+        ("class without training images", "elk"),
+        ("class without test images", "elk"),
         ("duplicate", "same.png"),
         ("unreadable image", "broken.png"),
     }
@@ -59,7 +60,7 @@ def test_one_class_is_found_wanting_and_long_lists_are_cut_kind_by_kind(tmp_path
     shown = {kind: (len(found), more) for kind, found, more in report.first_of_each_kind(3)}
     assert shown == {
         "one class": (1, 0),
-        "empty class": (1, 0),
+        "class without test images": (1, 0),
         "client without test images": (3, 2),
     }
 

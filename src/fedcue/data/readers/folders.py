@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +17,9 @@ from fedcue.errors import DataError
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 TRAIN_NAMES = ("train", "training")
 TEST_NAMES = ("test", "val", "valid", "validation")
+
+LEFTOVERS = frozenset({"__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found"})
+"""Folders that systems and archives leave behind."""
 
 
 class Item(NamedTuple):
@@ -56,25 +59,30 @@ def build(
 
 
 def folders(root: Path) -> list[Path]:
-    """Return the folders in ``root`` in order of their names, hidden ones left out."""
+    """Return the folders in ``root`` in order of their names, hidden ones and leftovers left out."""
     try:
-        return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+        found = (path for path in root.iterdir() if path.name not in LEFTOVERS)
+        return sorted(path for path in found if path.is_dir() and not path.name.startswith("."))
     except PermissionError as error:
         raise closed(root) from error
 
 
 def images(folder: Path) -> list[Path]:
     """Return the image files in and below ``folder`` in order of their paths, hidden ones left out."""
+    return sorted(_found(folder))
 
+
+def holds_images(folder: Path) -> bool:
+    """Tell whether there is an image file in or below ``folder``; the first one found ends the search."""
+    return next(_found(folder), None) is not None
+
+
+def _found(folder: Path) -> Iterator[Path]:
     def refuse(error: OSError) -> None:
         raise closed(error.filename) from error
 
-    return sorted(
-        Path(place) / name
-        for place, _, names in os.walk(folder, onerror=refuse)
-        for name in names
-        if is_image(name)
-    )
+    for place, _, names in os.walk(folder, onerror=refuse):
+        yield from (Path(place) / name for name in names if is_image(name))
 
 
 def is_image(name: str) -> bool:

@@ -12,17 +12,23 @@ from pydantic import Field
 
 from fedcue.data.dataset import Dataset
 from fedcue.data.options import DataOptions
-from fedcue.data.readers.folders import Item, build, folders, images, is_image
+from fedcue.data.readers.folders import (
+    TEST_NAMES,
+    TRAIN_NAMES,
+    Item,
+    build,
+    folders,
+    holds_images,
+    images,
+    is_image,
+)
 from fedcue.data.readers.root import existing_folder
 from fedcue.errors import DataError, many
-
-TRAIN_NAMES = ("train", "training")
-TEST_NAMES = ("test", "val", "valid", "validation")
 
 LISTS = ("manifest.csv", "manifest.parquet")
 """Lists of images that the dataset ``manifest`` reads."""
 
-LayoutName = Literal["classes", "splits", "domains", "clients"]
+LayoutName = Literal["classes", "splits", "split-domains", "domains", "clients"]
 
 
 class FolderLayout(NamedTuple):
@@ -37,10 +43,11 @@ class Folder(DataOptions):
 
     name: ClassVar[str] = "folder"
 
-    layout: Literal["auto", "classes", "splits", "domains", "clients"] = Field(
+    layout: Literal["auto", LayoutName] = Field(
         "auto",
         description="what the folders stand for: CLASS/x.jpg (classes), train/CLASS and test/CLASS (splits), "
-        "DOMAIN/CLASS (domains), CLIENT/train/CLASS or CLIENT/CLASS (clients); recognised by default",
+        "train/DOMAIN/CLASS and test/DOMAIN/CLASS (split-domains), DOMAIN/CLASS (domains), "
+        "CLIENT/train/CLASS or CLIENT/CLASS (clients); recognised by default",
     )
 
     def read(self) -> Dataset:
@@ -59,28 +66,34 @@ class FederatedFolder(Folder):
 
     name: ClassVar[str] = "federated-folder"
 
-    layout: Literal["auto", "classes", "splits", "domains", "clients"] = Field(
+    layout: Literal["auto", LayoutName] = Field(
         "clients", description="what the folders stand for; see the dataset 'folder'"
     )
 
 
 def recognise_layout(root: Path) -> LayoutName:
-    """Say what the folders in ``root`` stand for, by their names and by where the images lie."""
-    top = folders(root)
-    if not top:
+    """Say what the folders in ``root`` stand for, by their names and by where the images lie.
+
+    Folders without any image say nothing.
+    """
+    if not folders(root):
         raise DataError(_flat(root))
-    inner = {path: {inside.name for inside in folders(path)} for path in top}
-    if any(path.name.lower() in TRAIN_NAMES for path in top):
-        return "splits"
-    if all(_is_split(names) for names in inner.values()):
+    top = [path for path in folders(root) if holds_images(path)]
+    train = _part(root, TRAIN_NAMES)
+    if train in top and not _has_images(train):
+        return "split-domains" if _inside(train) == "domains" else "splits"
+    if top and all(_part(path, TRAIN_NAMES + TEST_NAMES) for path in top):
         return "clients"
+    return _inside(root)
+
+
+def _inside(root: Path) -> Literal["classes", "domains"]:
+    """Say whether the folders in ``root`` are classes or, as they share their subfolders' names, domains."""
+    top = [path for path in folders(root) if holds_images(path)]
     if any(_has_images(path) for path in top):
         return "classes"
-    return "domains" if _same_inside(list(inner.values())) else "classes"
-
-
-def _is_split(names: set[str]) -> bool:
-    return any(name.lower() in TRAIN_NAMES for name in names)
+    inner = [{path.name for path in folders(one) if holds_images(path)} for one in top]
+    return "domains" if len(set().union(*inner)) > 1 and _share(inner) else "classes"
 
 
 def _has_images(folder: Path) -> bool:
@@ -88,9 +101,9 @@ def _has_images(folder: Path) -> bool:
         return any(is_image(entry.name) for entry in entries)
 
 
-def _same_inside(inner: list[set[str]]) -> bool:
-    """Tell whether every folder shares a subfolder's name with another one, as domains share classes."""
-    return len(inner) > 1 and all(
+def _share(inner: list[set[str]]) -> bool:
+    """Tell whether each set of names shares one with another set."""
+    return all(
         any(names & other for number, other in enumerate(inner) if number != own)
         for own, names in enumerate(inner)
     )
@@ -125,6 +138,15 @@ def _read_splits(root: Path) -> tuple[list[Item], list[str]]:
     return [*_of_classes(train), *(_of_classes(test, True) if test else [])], _class_names(train)
 
 
+def _read_split_domains(root: Path) -> tuple[list[Item], list[str]]:
+    train, test = _part(root, TRAIN_NAMES), _part(root, TEST_NAMES)
+    if train is None:
+        raise DataError(f"{root} has no folder train. {_others('split-domains')}")
+    places = [(path, part is test) for part in (train, test) if part for path in folders(part)]
+    items = [item for path, is_test in places for item in _of_classes(path, is_test, domain=path.name)]
+    return items, _class_names(*(path for path, _ in places))
+
+
 def _read_domains(root: Path) -> tuple[list[Item], list[str]]:
     top = folders(root)
     return [item for path in top for item in _of_classes(path, domain=path.name)], _class_names(*top)
@@ -156,8 +178,19 @@ def _told(dataset: Dataset, root: Path, layout: LayoutName) -> str:
     lists = [
         f" Its {name} is left aside: data=manifest reads it." for name in LISTS if (root / name).is_file()
     ]
+    if aside := _left_aside(root, layout):
+        lists.append(f" Folders left aside: {aside}.")
     said = f"{root} is read as {LAYOUTS[layout].looks_like}: {', '.join(counts)}."
     return f"{said}{''.join(lists)} {_others(layout)}"
+
+
+def _left_aside(root: Path, layout: LayoutName) -> str:
+    """Name the folders of images beside train and test that a layout of splits does not read."""
+    if not layout.startswith("split"):
+        return ""
+    read = (_part(root, TRAIN_NAMES), _part(root, TEST_NAMES))
+    counts = {path.name: len(images(path)) for path in folders(root) if path not in read}
+    return ", ".join(f"{name} ({many(number, 'image')})" for name, number in counts.items() if number)
 
 
 def _others(layout: str) -> str:
@@ -170,16 +203,26 @@ def _flat(root: Path) -> str:
         found = sorted(entry.name for entry in entries if is_image(entry.name))
     if not found:
         return f"{root} has no images and no folders. Give data.root the folder that holds your images."
+    listed = next((name for name in LISTS if (root / name).is_file()), None)
+    if listed:
+        return (
+            f"{root} holds {many(len(found), 'image')} and no folders, but a list, {listed}: "
+            "give data=manifest to read it."
+        )
     return (
-        f"{root} holds {len(found):,} images such as {found[0]} and no folders: nothing says what they show. "
+        f"{root} holds {many(len(found), 'image')} such as {found[0]} and no folders: nothing says what they "
+        "show. "
         f"Put them into one folder per class, CLASS/{found[0]}, or list them in a file manifest.csv there "
         "with the columns path,label and give data=manifest."
     )
 
 
-LAYOUTS: dict[str, FolderLayout] = {
+LAYOUTS: dict[LayoutName, FolderLayout] = {
     "classes": FolderLayout("CLASS/x.jpg", _read_classes),
     "splits": FolderLayout("train/CLASS/x.jpg and test/CLASS/x.jpg", _read_splits),
+    "split-domains": FolderLayout(
+        "train/DOMAIN/CLASS/x.jpg and test/DOMAIN/CLASS/x.jpg", _read_split_domains
+    ),
     "domains": FolderLayout("DOMAIN/CLASS/x.jpg", _read_domains),
     "clients": FolderLayout("CLIENT/train/CLASS/x.jpg or CLIENT/CLASS/x.jpg", _read_clients),
 }

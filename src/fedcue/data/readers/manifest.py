@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from fedcue.data.dataset import Dataset
 from fedcue.data.options import DataOptions
-from fedcue.data.readers.folders import Item, build
-from fedcue.data.readers.image_folder import LISTS, TEST_NAMES, TRAIN_NAMES
+from fedcue.data.readers.folders import TEST_NAMES, TRAIN_NAMES, Item, build
+from fedcue.data.readers.image_folder import LISTS
 from fedcue.data.readers.parquet import read_columns
 from fedcue.data.readers.root import closed
 from fedcue.errors import DataError, shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedcue.data.options import DataOptions
-from fedcue.data.readers.image_folder import LISTS, FederatedFolder, Folder, recognise_layout
+from fedcue.data.readers.image_folder import LISTS, Folder
 from fedcue.data.readers.manifest import Manifest
 from fedcue.data.readers.parquet import Parquet
 from fedcue.data.readers.root import existing_folder
@@ -24,4 +24,4 @@ def guess(root: Path) -> DataOptions:
         return Saved(root=folder)
     if next(folder.rglob("*.parquet"), None):
         return Parquet(root=folder)
-    return FederatedFolder(root=folder) if recognise_layout(folder) == "clients" else Folder(root=folder)
+    return Folder(root=folder)

@@ -98,6 +98,11 @@ def test_domains_are_recognised_told_and_can_be_denied(
         (["Train/owl/1.png", "test/owl/1.png"], "splits"),
         (["photo/owl/1.png", "sketch/owl/1.png", "sketch/fox/1.png"], "domains"),
         (["north/train/owl/1.png", "south/train/owl/1.png", "south/test/owl/2.png"], "clients"),
+        (["north/Train/owl/1.png", "south/Test/owl/2.png"], "clients"),
+        (["train/1.png", "bus/1.png", "car/2.png"], "classes"),
+        (["owl/images/1.png", "fox/images/1.png"], "classes"),
+        (["train/photo/owl/1.png", "train/photo/fox/1.png", "train/sketch/owl/1.png"], "split-domains"),
+        (["train/owl/a/1.png", "train/fox/b/1.png"], "splits"),
     ],
 )
 def test_layouts_are_recognised(tmp_path: Path, files: list[str], layout: str) -> None:
@@ -106,9 +111,50 @@ def test_layouts_are_recognised(tmp_path: Path, files: list[str], layout: str) -
     assert recognise_layout(tmp_path) == layout
 
 
+def test_folders_without_images_do_not_hide_what_the_others_stand_for(tmp_path: Path) -> None:
+    for number, client in enumerate(("north", "south")):
+        save_picture(tmp_path / client / "train" / "owl" / "1.png", number)
+        save_picture(tmp_path / client / "train" / "fox" / "2.png", number + 2)
+    for junk in ("__MACOSX", "@eaDir", "papers"):
+        (tmp_path / junk).mkdir()
+    (tmp_path / "papers" / "README.txt").write_text("not an image")
+    (tmp_path / "north" / "train" / "__MACOSX").mkdir()
+    dataset = Folder(root=tmp_path).load(0)
+    assert recognise_layout(tmp_path) == "clients"
+    assert dataset.classes == ("fox", "owl")
+    assert dataset.owner_names == ("north", "south")
+
+
+def test_domains_below_train_and_test_are_domains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number, place in enumerate(("train/photo", "train/sketch", "test/photo", "test/sketch")):
+        save_picture(tmp_path / place / "owl" / "1.png", number)
+        save_picture(tmp_path / place / "fox" / "2.png", number + 4)
+    dataset = Folder(root=tmp_path).load(0)
+    assert dataset.classes == ("fox", "owl")
+    assert dataset.domain_names == ("photo", "sketch")
+    assert dataset.domains is not None
+    assert dataset.domains[dataset.is_test].tolist() == [0, 0, 1, 1]
+    assert "train/DOMAIN/CLASS/x.jpg" in caplog.text
+
+
+def test_a_split_that_is_left_aside_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number, split in enumerate(("train", "val", "test", "extra")):
+        save_picture(tmp_path / split / "owl" / "1.png", number)
+        save_picture(tmp_path / split / "fox" / "2.png", number + 4)
+    assert len(Folder(root=tmp_path).load(0)) == 4
+    assert "Folders left aside: extra (2 images), val (2 images)." in caplog.text
+
+
+def test_a_flat_folder_with_a_list_is_told_of_the_list(tmp_path: Path) -> None:
+    save_picture(tmp_path / "IMG_1.png", 1)
+    (tmp_path / "manifest.csv").write_text("path,label\nIMG_1.png,owl\n")
+    with pytest.raises(DataError, match=r"no folders, but a list, manifest\.csv: give data=manifest"):
+        Folder(root=tmp_path).read()
+
+
 def test_a_flat_folder_is_explained(tmp_path: Path) -> None:
     save_picture(tmp_path / "IMG_1.png", 1)
-    with pytest.raises(DataError, match=r"1 images such as IMG_1\.png and no folders.*manifest\.csv"):
+    with pytest.raises(DataError, match=r"1 image such as IMG_1\.png and no folders.*manifest\.csv"):
         Folder(root=tmp_path).read()
 
 
