@@ -6,7 +6,7 @@ It trains one client; ``together`` trains several in one batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -83,31 +83,68 @@ def mean_loss(losses: Sequence[float], sizes: Sequence[int]) -> float:
     return total / sum(sizes)
 
 
-def optimiser_for(trainable: Tensors, training: Training, finished_rounds: int) -> torch.optim.Optimizer:
+class SGD:
+    """Stochastic gradient descent with momentum, bit for bit what ``torch.optim.SGD`` computes.
+
+    Torch's own optimisers import its compiler, which costs each process that trains a second and 60 MB.
+    """
+
+    def __init__(self, rates: Mapping[Tensor, float], momentum: float, weight_decay: float) -> None:
+        self.rates, self.momentum, self.weight_decay = dict(rates), momentum, weight_decay
+        self.state: dict[Tensor, dict[str, Tensor]] = {tensor: {} for tensor in rates}
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for tensor in self.rates:
+            tensor.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move each tensor that has a gradient."""
+        for tensor, lr in self.rates.items():
+            if tensor.grad is None:
+                continue
+            change = tensor.grad
+            if self.weight_decay:
+                change = change.add(tensor, alpha=self.weight_decay)
+            if self.momentum:
+                change = self._remembered(tensor, change)
+            tensor.add_(change, alpha=-lr)
+
+    def _remembered(self, tensor: Tensor, change: Tensor) -> Tensor:
+        memory = self.state[tensor]
+        if "momentum_buffer" in memory:
+            return memory["momentum_buffer"].mul_(self.momentum).add_(change)
+        memory["momentum_buffer"] = change.clone()
+        return memory["momentum_buffer"]
+
+
+Optimiser = SGD | torch.optim.Adam
+
+
+def optimiser_for(trainable: Tensors, training: Training, finished_rounds: int) -> Optimiser:
     """Return a new optimiser of these tensors, each with its rate."""
-    groups = [
-        {"params": [tensor], "lr": rate(training, name, finished_rounds)}
-        for name, tensor in trainable.items()
-    ]
+    rates = {tensor: rate(training, name, finished_rounds) for name, tensor in trainable.items()}
     if training.optimiser == "adam":
+        groups = [{"params": [tensor], "lr": lr} for tensor, lr in rates.items()]
         return torch.optim.Adam(groups, weight_decay=training.weight_decay)
-    return torch.optim.SGD(groups, momentum=training.momentum, weight_decay=training.weight_decay)
+    return SGD(rates, training.momentum, training.weight_decay)
 
 
 PARTS = {
     torch.optim.Adam: {"mean": "exp_avg", "square": "exp_avg_sq", "steps": "step"},
-    torch.optim.SGD: {"mean": "momentum_buffer"},
+    SGD: {"mean": "momentum_buffer"},
 }
-"""What each optimiser remembers, and torch's names for it."""
+"""What each optimiser remembers, and under which names."""
 
 
-def _restore(optimiser: torch.optim.Optimizer, trainable: Tensors, moments: Tensors) -> None:
+def _restore(optimiser: Optimiser, trainable: Tensors, moments: Tensors) -> None:
     for name, tensor in trainable.items():
         for part, theirs in PARTS[type(optimiser)].items():
             optimiser.state[tensor][theirs] = moments[f"{name}_{part}"].clone()
 
 
-def _moments(optimiser: torch.optim.Optimizer, trainable: Tensors) -> Moments:
+def _moments(optimiser: Optimiser, trainable: Tensors) -> Moments:
     return {
         f"{name}_{part}": optimiser.state[tensor][theirs].detach()
         for name, tensor in trainable.items()
@@ -116,7 +153,7 @@ def _moments(optimiser: torch.optim.Optimizer, trainable: Tensors) -> Moments:
 
 
 @torch.no_grad()
-def _step(optimiser: torch.optim.Optimizer, trainable: Tensors, step_filter: StepFilter | None) -> None:
+def _step(optimiser: Optimiser, trainable: Tensors, step_filter: StepFilter | None) -> None:
     before = {} if step_filter is None else {name: tensor.clone() for name, tensor in trainable.items()}
     optimiser.step()
     if step_filter is not None:

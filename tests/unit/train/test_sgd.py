@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +16,7 @@ from fedcue.errors import ClientError
 from fedcue.model.prompted import Prefix
 from fedcue.train.batches import Samples
 from fedcue.train.settings import Training
-from fedcue.train.sgd import fit, rate
+from fedcue.train.sgd import SGD, fit, rate
 
 
 @dataclass
@@ -253,3 +256,35 @@ def test_a_loss_that_is_no_number_is_the_clients_failure():
             0,
             torch.Generator(),
         )
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("weight_decay", [0.0, 1e-2])
+def test_steps_are_torch_s_own_bit_for_bit(momentum: float, weight_decay: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    ours, theirs = (
+        [torch.randn(3, 5, generator=torch.Generator().manual_seed(2)).requires_grad_() for _ in "ab"]
+        for _ in range(2)
+    )
+    mine = SGD(dict(zip(ours, (0.1, 0.3), strict=True)), momentum, weight_decay)
+    groups = [{"params": [tensor], "lr": lr} for tensor, lr in zip(theirs, (0.1, 0.3), strict=True)]
+    torchs = torch.optim.SGD(groups, momentum=momentum, weight_decay=weight_decay)
+    for step in range(4):
+        mine.zero_grad()
+        torchs.zero_grad()
+        for number, pair in enumerate(zip(ours, theirs, strict=True)):
+            if (step, number) != (2, 1):  # a tensor without a gradient stays as it is
+                gradient = torch.randn(3, 5, generator=generator)
+                pair[0].grad, pair[1].grad = gradient, gradient.clone()
+        mine.step()
+        torchs.step()
+        assert all(map(torch.equal, ours, theirs))
+
+
+def test_training_does_not_import_torch_s_compiler() -> None:
+    """It costs every process that trains a second."""
+    script = (
+        "import sys; sys.path.insert(0, 'tests'); from unit.train.test_sgd import moved, plain\n"
+        "moved(plain(momentum=0.9)); assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parents[3])
