@@ -6,6 +6,7 @@ Results are kept in ``.mutants/`` and a run goes on where the last one stopped.
 from __future__ import annotations
 
 import argparse
+import compileall
 import gc
 import hashlib
 import importlib
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from datetime import date
 from io import StringIO
@@ -25,7 +27,7 @@ import pytest
 
 from mutants.children import in_children
 from mutants.faults import Fault, draw, targets
-from mutants.suite import OPTIONS, Tests, attempt, measure, related
+from mutants.suite import OPTIONS, Tests, attempt, measure, near, noted_copy, related
 
 OVER = "methods aggregate train evaluate privacy data/partition *sampling *transport *loop"
 ROOMS = (
@@ -49,7 +51,10 @@ def main() -> None:
     )
     parser.add_argument("--tests", nargs="+", default=ROOMS.split(), help="folders and files below tests")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
-    parser.add_argument("--budget", type=float, default=60, help="seconds of tests for one fault")
+    parser.add_argument("--budget", type=float, default=20, help="seconds of tests for one fault")
+    parser.add_argument(
+        "--near", action="store_true", help="measure nothing: whole test files that import the module"
+    )
     parser.add_argument("--again", action="store_true", help="try survivors again, after tests were mended")
     parser.add_argument("--report", action="store_true", help="only print the report")
     parser.add_argument(
@@ -69,6 +74,9 @@ def main() -> None:
 def prepare(folder: Path, modules: list[str]) -> None:
     """Import what every child needs, pytest's plugins too, but not the package; make tests repeat themselves."""
     folder.mkdir(exist_ok=True)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False  # a copy has what was compiled once
+    compileall.compile_dir("src", quiet=1)
     os.environ |= {"OMP_NUM_THREADS": "1", "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis")}
     for name in modules:
         module = importlib.import_module(name)
@@ -80,21 +88,22 @@ def prepare(folder: Path, modules: list[str]) -> None:
     gc.freeze()
 
 
-def measured(root: Path, rooms: list[str], changed: set[str], folder: Path, jobs: int) -> Tests:
-    """Return what every test calls; kept while the test's file and the names of the changed modules stay."""
+def texts_of(root: Path, rooms: list[str]) -> dict[str, str]:
+    """Return the files of tests in these folders, with their texts."""
+    places = (root / "tests" / room for room in rooms)
+    found = sorted(path for room in places for path in ([room] if room.is_file() else room.glob("test_*.py")))
+    files = {path.relative_to(root).as_posix(): path.read_text() for path in found}
+    return {file: text for file, text in files.items() if not any(part in file for part in LEFT_OUT)}
+
+
+def measured(root: Path, texts: Mapping[str, str], folder: Path, jobs: int) -> Tests:
+    """Return what every test calls; kept while the test's file stays as it is."""
     cache = folder / "tests.json"
     known = json.loads(cache.read_text()) if cache.exists() else {}
-    modules = str(sorted(changed)).encode()
-    files = {}
-    near = (root / "tests" / room for room in rooms)
-    for path in sorted(
-        path for room in near for path in ([room] if room.is_file() else room.glob("test_*.py"))
-    ):
-        file = path.relative_to(root).as_posix()
-        if not any(part in file for part in LEFT_OUT):
-            files[f"{file} {hashlib.sha256(path.read_bytes() + modules).hexdigest()}"] = file
+    files = {f"{file} {hashlib.sha256(text.encode()).hexdigest()}": file for file, text in texts.items()}
     missing = [key for key in files if key not in known]
-    work = lambda key, own: measure(root, sorted(changed), files[key], own)  # noqa: E731
+    src = noted_copy(root, folder) if missing else root
+    work = lambda key, own: measure(src, files[key], own)  # noqa: E731
     for key, tests in in_children(work, missing, folder, jobs, limit=900):
         known[key] = tests or {}
         cache.write_text(json.dumps(known))
@@ -105,7 +114,8 @@ def measured(root: Path, rooms: list[str], changed: set[str], folder: Path, jobs
 def try_faults(faults: list[Fault], results: Path, options: argparse.Namespace) -> None:
     """Try faults in the order of the draw until enough of them count; write each result at once."""
     root, folder = Path.cwd(), results.parent
-    tests = measured(root, options.tests, {fault.file for fault in faults}, folder, options.jobs)
+    texts = texts_of(root, options.tests)
+    tests = {} if options.near else measured(root, texts, folder, options.jobs)
     done = {name: result["outcome"] for name, result in read(results).items()}
     if options.again:
         done = {name: outcome for name, outcome in done.items() if outcome != "survived"}
@@ -113,7 +123,8 @@ def try_faults(faults: list[Fault], results: Path, options: argparse.Namespace) 
     commit = subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
 
     def work(fault: Fault, own: Path) -> dict[str, str]:
-        return attempt(root, fault, related(fault, tests, options.budget), own)
+        batches = near(fault, texts) if options.near else related(fault, tests, options.budget)
+        return attempt(root, fault, batches, own)
 
     def wave() -> list[Fault]:
         counted = sum(done.get(fault.id) in ("caught", "survived") for fault in faults)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import builtins
+import compileall
 import importlib
 import os
+import re
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,11 +24,17 @@ Tests = dict[str, tuple[float, float, list[str]]]
 """How many seconds of a processor a test takes, its file's slowest fixtures take, and what it calls."""
 
 
+GOLDEN = "tests/golden/test_runs_against_oracle.py"
+LONG = 60.0
+"""Seconds that a file of tests may take where nothing was measured: ten times as many are a hang."""
+
+
 class Batch(NamedTuple):
-    """Tests of one file and the seconds they should take."""
+    """Tests of one file, or the file itself for those whose names hold a word, and the seconds they take."""
 
     tests: list[str]
     seconds: float
+    word: str = ""
 
 
 class Calls:
@@ -70,18 +78,31 @@ class Noting(ast.NodeTransformer):
         return node
 
 
-def measure(root: Path, changed: Iterable[str], file: str, folder: Path) -> Tests:
-    """Run the tests of a file on a copy of the package whose ``changed`` modules note their calls."""
-    calls, src = Calls(), folder / "src"
-    shutil.copytree(root / "src", src, copy_function=os.link)
-    for path in changed:
-        tree = Noting(module_name(path)).visit(ast.parse((root / "src" / path).read_text()))
-        (src / path).unlink()
-        (src / path).write_text(ast.unparse(ast.fix_missing_locations(tree)))
+def noted_copy(root: Path, folder: Path) -> Path:
+    """Return a copy of the sources in which every function says its name when it is called."""
+    src = folder / "noted"
+    shutil.rmtree(src, ignore_errors=True)
+    for path in (root / "src").rglob("*.py"):
+        file = path.relative_to(root / "src")
+        tree = Noting(module_name(file.as_posix())).visit(ast.parse(path.read_text()))
+        (src / file).parent.mkdir(parents=True, exist_ok=True)
+        (src / file).write_text(ast.unparse(ast.fix_missing_locations(tree)))
+    for path in (root / "src").rglob("*"):
+        if path.is_file() and path.suffix not in (".py", ".pyc"):
+            (src / path.relative_to(root / "src")).parent.mkdir(parents=True, exist_ok=True)
+            os.link(path, src / path.relative_to(root / "src"))
+    compileall.compile_dir(src, quiet=1)
+    return src
+
+
+def measure(src: Path, file: str, folder: Path) -> Tests:
+    """Run the tests of a file on a copy of the sources that notes its calls."""
+    calls = Calls()
     builtins.noted = lambda name: calls.now.add(name)  # type: ignore[attr-defined]
     sys.path.insert(0, str(src))
     pytest.main([file, f"--basetemp={folder}/tests", *OPTIONS], plugins=[calls])
-    loaded = {f"{name}:" for name in map(module_name, changed) if name in sys.modules}
+    names = {module_name(path.relative_to(src).as_posix()) for path in src.rglob("*.py")}
+    loaded = {f"{name}:" for name in names if name in sys.modules}
     found = calls.tests.items()
     return {
         test: (seconds, calls.setup, sorted(own | calls.shared | loaded)) for test, (seconds, own) in found
@@ -91,15 +112,17 @@ def measure(root: Path, changed: Iterable[str], file: str, folder: Path) -> Test
 def related(fault: Fault, tests: Tests, budget: float) -> list[Batch]:
     """Return the tests that may notice a fault, in the order to run them.
 
-    Those seen to call the function (for a class or module: any of its functions) come first, then those
-    that load the module; of each the quickest, as many as fit into the budget of seconds.
+    Those seen to call the function (for a class or module: any of its functions) come first, the quickest
+    before others, as many as fit into the budget of seconds. For a class, a module or a function that no
+    test was seen to call, those that load the module follow.
     """
     module = module_name(fault.file)
     scope = f"{module}.{fault.function}".rstrip(".")
+    called_itself = any(scope in calls for _, _, calls in tests.values())
     found = []
     for test, (seconds, setup, calls) in tests.items():
         called = any(call == scope or call.startswith(f"{scope}.") for call in calls)
-        if called or f"{module}:" in calls:
+        if called or (f"{module}:" in calls and not called_itself):
             found.append((not called, seconds, setup, test))
     batches: dict[tuple[bool, str], Batch] = {}
     for later, seconds, setup, test in sorted(found):
@@ -112,15 +135,47 @@ def related(fault: Fault, tests: Tests, budget: float) -> list[Batch]:
     return [batches[key] for key in sorted(batches, key=lambda key: (key[0], batches[key].seconds))]
 
 
+def near(fault: Fault, texts: Mapping[str, str]) -> list[Batch]:
+    """Return whole files of tests, given with their texts, that may notice a fault: nothing is measured.
+
+    Those that import the module come first, led by those named after it. Then follow golden runs, of the
+    method or of two methods, and the others of its room and of its properties; of methods only those tests of
+    all methods that have its name. Tables of options come first where a class's own line is changed.
+    """
+    package, _, stem = module_name(fault.file).rpartition(".")
+    room, own = package.partition(".")[2].replace(".", "/"), package.endswith(".methods")
+    imports = re.compile(rf"(from|import) {package}\.{stem}\b|from {package} import [^#]*\b{stem}\b")
+    named = [file for file in texts if Path(file).stem.endswith(f"_{stem}") or imports.search(texts[file])]
+    found = sorted(named, key=lambda f: (stem not in f, len(texts[f])))
+    if fault.function.rpartition(".")[2][:1].isupper():  # a class's own line: perhaps an option
+        found = list(dict.fromkeys([*(file for file in texts if "options.csv" in texts[file]), *found]))
+    batches = [Batch([file], LONG) for file in found]
+    if GOLDEN in texts:
+        batches += [Batch([GOLDEN], LONG, f"[{word}]") for word in ([stem] if own else ["pep", "cue"])]
+    if own:
+        mates = [file for file in texts if "METHODS" in texts[file]]
+    else:
+        places = (f"tests/unit/{room}/", f"tests/property/test_{room.split('/')[-1]}")
+        mates = [file for file in texts if file.startswith(places)]
+    left = [file for file in mates if file not in found and file != GOLDEN]
+    return batches + [Batch([file], LONG, stem if own else "") for file in left]
+
+
 class Verdict:
     """Runs the wanted tests of a file and notes the first that fails, and how."""
 
-    def __init__(self, fault: Fault, src: Path, wanted: list[str]) -> None:
-        self.fault, self.src, self.wanted = fault, src, wanted
+    def __init__(self, fault: Fault, src: Path, wanted: list[str], word: str = "") -> None:
+        self.fault, self.src, self.wanted, self.word = fault, src, wanted, word
         self.result: dict[str, str] = {}
+        self.run = 0
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        items[:] = [item for item in items if item.nodeid in self.wanted]
+        items[:] = [item for item in items if self.is_wanted(item.nodeid)]
+        self.run = len(items)
+
+    def is_wanted(self, test: str) -> bool:
+        """Tell whether a test is named itself, or its file and the word in its name."""
+        return test in self.wanted or (test.split("::")[0] in self.wanted and self.word in test)
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
@@ -161,12 +216,14 @@ def attempt(root: Path, fault: Fault, batches: list[Batch], folder: Path) -> dic
     except Exception as error:
         return {"outcome": "raises", "test": f"import: {type(error).__name__}"}
     signal.signal(signal.SIGPROF, lambda *_: pytest.fail("time is up"))
-    for tests, seconds in batches:
-        verdict = Verdict(fault, src, tests)
+    run = 0
+    for tests, seconds, word in batches:
+        verdict = Verdict(fault, src, tests, word)
         signal.setitimer(signal.ITIMER_PROF, 20 + 10 * seconds)
         pytest.main(
             [tests[0].split("::")[0], "-x", f"--basetemp={folder}/tests", *OPTIONS], plugins=[verdict]
         )
         if verdict.result:
             return verdict.result
-    return {"outcome": "survived", "test": f"{sum(len(batch.tests) for batch in batches)} tests"}
+        run += verdict.run
+    return {"outcome": "survived", "test": f"{run} tests"}

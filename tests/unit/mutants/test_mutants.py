@@ -14,7 +14,7 @@ import pytest
 from mutants.children import in_children
 from mutants.faults import Fault, draw, targets
 from mutants.operators import sites
-from mutants.suite import related
+from mutants.suite import Batch, near, related
 
 TESTS = Path(__file__).parents[2]
 
@@ -190,11 +190,16 @@ def test_tests_that_call_the_function_come_first_and_the_quickest_of_them() -> N
         "b.py::calls_another": (1.0, 0.5, ["toy.core.A.fg"]),
         "c.py::neither": (0.1, 0.0, ["toy.cores.A.f", "toy.cores:"]),
     }
-    b_calls, a_calls, a_loads = (["b.py::calls"], 2.5), (["a.py::calls"], 3.0), (["a.py::loads"], 0.5)
-    assert related(fault("A.f"), tests, 60) == [b_calls, a_calls, a_loads]
-    assert related(fault("A.f"), tests, 5) == [b_calls, a_loads]
-    assert related(fault("A.f"), tests, 1) == [b_calls]
-    assert related(fault("A"), tests, 60)[1] == (["b.py::calls_another", "b.py::calls"], 3.5)
+    b_calls, a_calls, a_loads = (
+        Batch(["b.py::calls"], 2.5),
+        Batch(["a.py::calls"], 3.0),
+        Batch(["a.py::loads"], 0.5),
+    )
+    assert related(fault("A.f"), tests, 60) == [b_calls, a_calls]
+    assert related(fault("A.f"), tests, 3) == related(fault("A.f"), tests, 1) == [b_calls]
+    both = Batch(["b.py::calls_another", "b.py::calls"], 3.5)
+    assert related(fault("A"), tests, 60) == [a_calls, both, a_loads]
+    assert related(fault("A.unseen"), tests, 60) == [Batch(["a.py::loads", "a.py::calls"], 3.5)]
 
 
 def act(word: str, folder: Path) -> str:
@@ -276,3 +281,35 @@ def test_faults_are_caught_survive_or_do_not_count_and_a_run_goes_on(toy: Path) 
         in done.stdout
     )
     assert f"| `{unused[1].after}` | Nobody \\| calls it. |" in done.stdout
+
+
+def test_without_measuring_the_files_that_import_the_module_are_taken(tmp_path: Path) -> None:
+    golden = "tests/golden/test_runs_against_oracle.py"
+    texts = {
+        "tests/unit/methods/test_base.py": "from fedcue.registry import METHODS",
+        "tests/unit/methods/test_pep.py": "from fedcue.methods.pep import PEP",
+        "tests/unit/methods/test_pep_variants.py": "from fedcue.methods.pep import PEP, more",
+        "tests/unit/test_limits.py": "options.csv",
+        "tests/unit/report/test_cost.py": "from fedcue.report import cost",
+        "tests/unit/report/test_costs.py": "from fedcue.report.costs import Cost",
+        "tests/unit/report/figures/test_curves.py": "from fedcue.report.figures import curves",
+        "tests/property/test_report.py": "from fedcue import report",
+        golden: "from fedcue.registry import METHODS",
+    }
+    pep = fault("PEP")._replace(file="fedcue/methods/pep.py")
+    assert [(batch.tests[0].split("/")[-1], batch.word) for batch in near(pep, texts)] == [
+        ("test_limits.py", ""),
+        ("test_pep.py", ""),
+        ("test_pep_variants.py", ""),
+        ("test_runs_against_oracle.py", "[pep]"),
+        ("test_base.py", "pep"),
+    ]
+    cost = fault("Cost.after")._replace(file="fedcue/report/cost.py")
+    assert [(batch.tests[0], batch.word) for batch in near(cost, texts)] == [
+        ("tests/unit/report/test_cost.py", ""),
+        (golden, "[pep]"),
+        (golden, "[cue]"),
+        ("tests/unit/report/test_costs.py", ""),
+        ("tests/unit/report/figures/test_curves.py", ""),
+        ("tests/property/test_report.py", ""),
+    ]
