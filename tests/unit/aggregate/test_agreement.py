@@ -65,3 +65,11 @@ def test_how_strange_a_client_is_does_not_depend_on_the_length_of_what_is_compar
     far = 2**0.5
     assert strangeness(rows, holds, 0).tolist() == pytest.approx([far / 2, far / 2, far])
     assert strangeness(rows, holds, 1).tolist() == pytest.approx([0, 0, far]), "the farthest does not count"
+
+
+def test_a_row_that_is_no_number_says_nothing_of_agreement() -> None:
+    start = {"head": torch.zeros(2, 2)}
+    moves = [[[4.0, 0], [4, 0]], [[4.0, 0], [float("nan"), 0]], [[4.0, 0], [float("nan"), float("nan")]]]
+    updates = [Update(n, 1, {"head": torch.tensor(move)}) for n, move in enumerate(moves)]
+    assert agreement(updates, start)[0].tolist() == [1, 1, 1]
+    assert agreement(updates, start).tolist() == [[1, 1, 1], [1, 1, 1], [1, 1, 1]]

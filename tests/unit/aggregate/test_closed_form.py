@@ -287,6 +287,8 @@ def test_without_any_class_there_is_no_head():
         class_means(sums)
     with pytest.raises(FedcueError, match="No class is known of any client"):
         ridge_head(sums, 0.01, bias=True)
+    with pytest.raises(FedcueError, match="No class is known of any client"):
+        head_of_means(sums, 0.1, bias=True)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -298,3 +300,16 @@ def test_moments_that_swallow_the_ridge_still_give_a_head(bias):
     head = ridge_head(sums, 0.01, bias)
     assert all(tensor.isfinite().all() for tensor in head.values())
     assert head["head"].norm(dim=1) == pytest.approx(torch.ones(3), abs=1e-6)
+
+
+def test_with_one_image_of_each_class_nothing_is_known_of_their_spread():
+    moments, means, counts = statistics(torch.randn(3, 4), torch.arange(3))
+    spread = covariance(moments, means, counts)
+    torch.testing.assert_close(spread, torch.zeros_like(spread), atol=1e-5, rtol=0)
+
+
+def test_a_variance_at_the_edge_of_the_noise_is_hidden_and_one_above_it_is_not():
+    """In two directions the edge is twice the deviation."""
+    for variance, seen in ((2.0, 6.0), (2.1, 2.1)):
+        found = valid(torch.diag(torch.tensor([variance, 10.0], dtype=torch.float64)), 1.0)
+        torch.testing.assert_close(found.diagonal(), torch.tensor([seen, 10.0], dtype=torch.float64))

@@ -71,3 +71,23 @@ def test_an_aggregate_follows_from_sums_in_any_order(name, weighting):
     secure = method.aggregate(start, sum_updates(updates[::-1], table, weighting))
     for key in plain.tensors:
         torch.testing.assert_close(secure.tensors[key], plain.tensors[key])
+
+
+@pytest.mark.parametrize(("weighting", "weight", "total"), [("uniform", 3, 3.0), ("size", 10, 15.0)])
+def test_sums_and_their_weight_are_those_of_the_updates(weighting, weight, total):
+    """Values 0, 1 and 2 of clients with 1, 3 and 6 images."""
+    sums = sum_updates(UPDATES, TABLE, weighting)
+    assert (sums.weight, sums.updates) == (weight, 3)
+    assert sums.total("head").unique().tolist() == [total]
+    assert sums.tensors["head"].dtype == torch.float64
+
+
+def test_what_is_a_clients_own_is_kept_one_by_one_and_not_added_up():
+    table = METHODS.get("pfedpg")().table(SIZES)
+    updates = [Update(n, 1, {"prompt_change": torch.full((10, 32), float(n))}) for n in (4, 2)]
+    sums = sum_updates(updates, table)
+    assert sums.tensors == {}
+    assert [(own.client, own.tensors["prompt_change"][0, 0].item()) for own in sums.each] == [
+        (4, 4.0),
+        (2, 2.0),
+    ]

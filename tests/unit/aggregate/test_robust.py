@@ -275,3 +275,22 @@ def test_rounds_that_are_too_small_are_refused(rule, clients):
     with pytest.raises(ConfigError, match="Give"):
         rule.check(clients)
     rule.check(clients + 1)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("clients", [1, 2])
+def test_fewer_updates_than_attackers_are_still_a_result(rule, clients):
+    """Only a rule asked by hand gets so few: a round of them is drawn again."""
+    changes = torch.full((clients, 4, 3), 0.5)
+    torch.testing.assert_close(change_of(rule, changes), changes[0], atol=1e-5, rtol=1e-5)
+
+
+def test_counts_that_noise_is_on_are_left_as_they_are_and_so_are_their_sums():
+    """Three clients count 2.5 images each, whose sums are 5: no mean is taken at the clients' word."""
+    updates = [
+        Update(n, 1, {"centroids": torch.full((1, 1, 4), 5.0), "holds": torch.tensor([2.5])})
+        for n in range(3)
+    ]
+    sums = combined(Median(), updates, {}, STATISTICS)
+    assert sums.total("holds").tolist() == [7.5]
+    assert sums.total("centroids").flatten().tolist() == [15.0] * 4

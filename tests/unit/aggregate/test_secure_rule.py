@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import SMALL
-from support.tables import table_of
+from support.tables import roster_with, table_of
 from support.tiny_federation import TinyFederation
 
 import fedcue
@@ -158,3 +158,13 @@ def test_a_round_with_fewer_than_the_threshold_is_drawn_again(monkeypatch):
     words = sum(tensor.numel() for tensor in run.updates[0][-1].tensors.values())
     assert (record["upload_floats"], record["upload_bytes"]) == (3 * words, 3 * 8 * words)
     assert record["train_loss"] is None
+
+
+@pytest.mark.parametrize(
+    "settings", [["method=fed3r"], ["method=cue"], ["method=fedvpt", "method.weighting=size"]]
+)
+def test_what_only_adds_up_goes_with_a_secure_sum(settings):
+    """No robust rule has a meaning for second moments and for clients that weigh more; a sum has."""
+    rule = roster_with("aggregate=secure", *settings).protection.aggregation
+    assert rule.plain
+    assert rule.sums_only

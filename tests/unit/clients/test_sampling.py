@@ -65,3 +65,10 @@ def test_who_is_drawn_asked_first_and_tested_follows_from_the_runs_seed() -> Non
     for draw in (lambda r: r.schedule.drawn(3), lambda r: r.schedule.first(), lambda r: r.listed.tolist()):
         assert len({tuple(draw(roster)) for roster in rosters}) == 4
     assert [roster.schedule.seed for roster in rosters] == [0, 1, 2, 3]
+
+
+def test_who_is_drawn_stays_what_it_is() -> None:
+    """The same seed draws the same clients in every version: a run can be repeated."""
+    assert [schedule().drawn(number) for number in range(3)] == [[2, 5, 11, 8], [2, 8, 7, 5], [8, 2, 7, 3]]
+    assert schedule().drawn(0, 1) == [11, 7, 5, 8]
+    assert schedule(warm_start=3).first() == [3, 5, 11]

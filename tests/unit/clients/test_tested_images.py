@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,10 @@ from support.tiny_federation import TinyFederation
 
 from fedcue.clients.priors import estimate_priors
 from fedcue.data.clients import ClientData
+from fedcue.methods.cue import Cue
 from fedcue.methods.head import HeadTuning
+from fedcue.methods.pep import PEP
+from fedcue.methods.sgpt import SGPT
 from fedcue.types import ClientMemory, Download
 
 TRAIN = [[0, 0, 0, 1], [1, 1, 2], [2, 2, 1, 1, 2], [0, 2, 3, 3]]
@@ -63,3 +67,26 @@ def test_estimated_priors_follow_from_the_scores_of_the_clients_own_test_images(
 def test_test_images_are_those_of_the_split_that_was_asked_for(on):
     parts = {"test": [1, 2], "test_labels": [0, 1], "validation": [3], "validation_labels": [2]}
     assert ClientData.tested(SimpleNamespace(**parts), on) == (parts[on], parts[f"{on}_labels"])
+
+
+@pytest.mark.parametrize("prior", ["none", "test", "mask"])
+@pytest.mark.parametrize("kind", [HeadTuning, PEP, Cue, SGPT], ids=lambda kind: kind.name)
+@torch.no_grad()
+def test_clients_tested_together_get_the_answers_they_get_alone(kind, prior):
+    """Three clients with other classes: each image is answered under its own client's priors."""
+    tiny = TinyFederation(kind(logit_prior=prior), labels=TRAIN, test_labels=TEST)
+    state = tiny.start()
+    download = Download(0, 0, tiny.sent(state, 0))
+    logits = []
+    for group in ([0, 1, 2], [0], [1], [2]):
+        samples, tensors = tiny.host.prepare_test(group, download, ClientMemory())
+        logits.append(torch.cat([tiny.method.predict(tensors, batch) for batch in samples.batches(100)]))
+    torch.testing.assert_close(logits[0], torch.cat(logits[1:]), atol=1e-5, rtol=1e-5)
+
+
+def test_a_class_is_held_if_any_of_the_clients_tested_together_has_it():
+    tiny = TinyFederation(HeadTuning(), labels=TRAIN)
+    client = tiny.client(0)
+    assert client.held_classes.tolist() == [0, 1]
+    both = torch.stack([client.log_priors, tiny.client(1).log_priors])
+    assert replace(client, log_priors=both).held_classes.tolist() == [0, 1, 2]

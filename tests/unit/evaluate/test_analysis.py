@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 from support.tiny_federation import TinyFederation
 
+from fedcue.methods.fedvpt import FedVPT
 from fedcue.methods.head import HeadTuning
 from fedcue.methods.pep_variants import PEPVariants
 
@@ -54,3 +55,26 @@ def test_training_images_and_test_images_are_counted_apart():
     for part, labels in (("train", train), ("test", test)):
         expected = [[own.count(c) for c in range(4)] for own in labels]
         assert found[f"{part}_class_counts"].tolist() == expected
+
+
+def test_cls_tokens_are_those_of_the_first_images_of_every_group_of_clients():
+    """Six of 32 images: each of four clients, tested alone, gives the first two of its own, at all blocks."""
+    settings = ["evaluation.cls_sample=6", "evaluation.chunk=8"]
+    run = TinyFederation(FedVPT(), images=8, settings=settings).run(1)
+    found = load_file(Path(run.folder.name) / "run" / "analysis.safetensors")
+    tokens, labels = [], []
+    for client in range(4):
+        samples, tensors = run.for_test(client)
+        batch = next(iter(samples.batches(100)))
+        blocks = tuple(range(9))
+        tokens.append(batch.cls_tokens(run.tiny.method.prompter(tensors, batch), blocks)[:2])
+        labels.append(batch.labels[:2])
+    torch.testing.assert_close(found["cls_tokens"], torch.cat(tokens))
+    assert found["cls_labels"].tolist() == torch.cat(labels).tolist()
+
+
+def test_tokens_of_a_method_without_prompts_are_not_looked_at():
+    run = TinyFederation(HeadTuning(), images=8, settings=["evaluation.cls_sample=6"]).run(0)
+    found = load_file(Path(run.folder.name) / "run" / "analysis.safetensors")
+    assert "cls_tokens" not in found
+    assert found["images"].tolist() == list(range(32))

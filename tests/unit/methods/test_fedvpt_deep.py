@@ -50,6 +50,7 @@ def test_fewer_blocks_leave_the_rest_without_prompts_of_their_own(federation):
     assert tiny.start().tensors["deep_prompts"].shape == (5, 1, 32)
     with pytest.raises(ConfigError, match="more than the backbone has: 8"):
         FedVPTDeep(blocks=9).check(tiny.sizes)
+    FedVPTDeep(blocks=8).check(tiny.sizes)
 
 
 def test_one_deep_block_is_shallow_prompting(federation):

@@ -85,6 +85,7 @@ def test_what_does_not_fit_the_backbone_is_refused():
         LoRA(layers=(8,)).check(SIZES)
     with pytest.raises(ConfigError, match=r"method\.rank=33 is more than the backbone's width 32"):
         LoRA(rank=33).check(SIZES)
+    LoRA(rank=32, layers=(7,)).check(SIZES)
 
 
 def test_what_is_kept_below_the_first_changed_block_gives_what_is_computed_anew(tmp_path):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from support.tiny_federation import added
 
 import fedcue.methods as fm
+from fedcue.aggregate.class_means import CentroidSums
 from fedcue.errors import ConfigError
 from fedcue.methods.fedvpt import FedVPT
 from fedcue.methods.pep import PEP, class_scores, mean_centroids, move_prototypes
@@ -277,3 +280,19 @@ def test_mean_centroids_divides_each_class_by_its_holders():
     found = mean_centroids(total, torch.tensor([3.0, 0.0]))
     assert found["prototypes"][0].tolist() == [[2, 2], [0, 0]]
     assert found["has_prototype"].tolist() == [True, False]
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_what_gathers_centroids_is_told_the_prototypes_that_were_sent(private, federation):
+    tiny, told = federation(PEP(), images=8), []
+    state = tiny.start()
+
+    class Told(CentroidSums):
+        def reply(self, *given):
+            told.append(self.told)
+            return super().reply(*given)
+
+    client = replace(tiny.client(0), class_sums=Told, hide_priors=private)
+    tiny.method.update(client, tiny.sent(state, 0))
+    assert torch.equal(told[0].values, state.tensors["prototypes"])
+    assert torch.equal(told[0].known, state.tensors["has_prototype"])

@@ -59,8 +59,9 @@ def test_the_literal_first_mean_divides_by_all_clients(federation):
     torch.testing.assert_close(run.state.tensors["prototypes"], total / 3)
     assert run.state.tensors["has_prototype"].all()
     fewer = added(run.tiny.method, run.tiny.sizes, run.replies[:1])
-    known = run.tiny.method.start(run.tiny.sizes, 0, fewer).tensors["has_prototype"]
-    assert known.tolist() == [True, True, False, False]
+    alone = run.tiny.method.start(run.tiny.sizes, 0, fewer).tensors
+    assert alone["has_prototype"].tolist() == [True, True, False, False]
+    torch.testing.assert_close(alone["prototypes"], run.replies[0].tensors["centroids"])
 
 
 def test_without_priors_all_classes_are_mixed_alike(federation):
@@ -156,5 +157,6 @@ def test_counts_are_whole_numbers_and_sums_go_with_them(federation):
     run = federation(PEPVariants(prototype_weight="count"), labels=LABELS).run(0)
     reply: Update = run.replies[0]
     assert reply.tensors["holds"].tolist() == [3, 1, 0, 0]
+    assert run.tiny.host.table["holds"].dtype == reply.tensors["holds"].dtype == torch.int64
     plain = federation(PEPVariants(), labels=LABELS).run(0).replies[0]
     torch.testing.assert_close(reply.tensors["centroids"][:, 0], 3 * plain.tensors["centroids"][:, 0])

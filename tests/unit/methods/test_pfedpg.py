@@ -175,3 +175,12 @@ def test_first_descriptors_have_the_deviation_that_is_asked_for():
     usual = PFedPG().first_descriptor(like, 3, 1)
     assert usual.std().item() == pytest.approx(1, abs=0.1)
     assert torch.equal(PFedPG(descriptor_scale=0.5).first_descriptor(like, 3, 1), 0.5 * usual)
+
+
+def test_the_first_generator_is_drawn_with_a_variance_of_one_over_the_width():
+    table = PFedPG().table(Sizes(classes=4, width=192, depth=8, patch=4, clients=4))
+    for name in GENERATOR[1:]:
+        values = table[name].first(0)
+        assert values.shape == (192, 192)
+        assert values.var().item() == pytest.approx(1 / 192, rel=0.03)
+        assert (3 / 192) ** 0.5 * 0.999 < values.abs().max() <= (3 / 192) ** 0.5

@@ -47,3 +47,24 @@ def test_alternating_trains_the_head_behind_the_new_prompts(federation):
     tiny.host.loop = lambda loss, start, *rest: trained.append(set(start)) or fit(loss, start, *rest)
     tiny.update(tiny.start(), 0)
     assert trained == [{"private_prompts"}, {"head"}]
+
+
+def test_each_stage_has_the_others_tensors_as_they_then_are(federation):
+    """First the prompts under the head that was sent, then the head behind the prompts that came of it."""
+    tiny, stages = federation(PPT(alternate=True), images=8), []
+    fit, state, batch = tiny.host.loop, tiny.start(), tiny.batch(0)
+
+    def watched(loss, start, *rest):
+        trained, mean = fit(loss, start, *rest)
+        stages.append((loss(start, batch), trained))
+        return trained, mean
+
+    tiny.host.loop = watched
+    first = tiny.personal(state, 0)
+    update, memory = tiny.update(state, 0)
+    (before, prompts), (between, head) = stages
+    torch.testing.assert_close(before, tiny.method.loss({})(first, batch))
+    torch.testing.assert_close(between, tiny.method.loss({})({**first, **prompts}, batch))
+    assert not torch.equal(between, before)
+    assert torch.equal(update.tensors["head"], head["head"])
+    assert torch.equal(memory.tensors["private_prompts"], prompts["private_prompts"])

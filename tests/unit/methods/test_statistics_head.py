@@ -10,7 +10,9 @@ from support.tiny_federation import TinyFederation
 from fedcue.aggregate.class_means import whole
 from fedcue.aggregate.closed_form import SHRINKAGE
 from fedcue.methods.ncm import NCM
+from fedcue.methods.statistics_head import class_statistics
 from fedcue.model.prompted import no_prompts
+from fedcue.types import Sizes
 
 CLIENTS = range(3)  # the fourth one of the tiny federation is held out
 
@@ -96,3 +98,17 @@ def test_a_prototype_gives_its_own_class_the_logit_scale_on_average(federation):
     head = tiny.start().tensors
     own = (means @ head["head"].T + head["head_bias"]).diagonal()
     assert own.mean().item() == pytest.approx(7.0, rel=1e-4)
+
+
+def test_statistics_are_declared_with_a_row_for_each_class_and_half_of_a_square():
+    sizes = Sizes(classes=3, width=5, depth=2, patch=4, clients=2)
+    declared = {spec.name: spec for spec in class_statistics(sizes, moments=True, parts=2)}
+    assert {name: spec.shape for name, spec in declared.items()} == {
+        "centroids": (2, 3, 5),
+        "holds": (3,),
+        "moments": (15,),
+    }
+    assert (declared["centroids"].rows, declared["holds"].rows, declared["moments"].rows) == (1, 0, None)
+    assert declared["holds"].dtype == torch.int64
+    assert declared["centroids"].kind is None, "of parts that are dealt out no sensitivity is known"
+    assert class_statistics(sizes)[0].kind == "class_sums"

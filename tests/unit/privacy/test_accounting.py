@@ -115,3 +115,13 @@ def test_without_the_package_it_says_what_to_install(monkeypatch):
     accounting._exact.cache_clear()
     with pytest.raises(ConfigError, match=r"pip install 'fedcue\[privacy\]'"):
         ledger(1).epsilon(1.0, DELTA)
+
+
+def test_a_ledger_counts_rounds_and_releases_of_all_clients_together():
+    spent = Ledger()
+    assert (spent.rounds, spent.total, spent.most) == (0, 0, 0)
+    spent.add([0, 1], 1)
+    spent.add([1, 2], 2)
+    assert (spent.rounds, spent.total, spent.most) == (2, 6, 3)
+    after = spent.after([0], 1)
+    assert (after.rounds, after.total, spent.total) == (3, 7, 6)

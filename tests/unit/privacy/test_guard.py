@@ -15,7 +15,8 @@ from fedcue.methods.tensors import reply, trained, zeros
 from fedcue.privacy.accounting import Ledger
 from fedcue.privacy.budget import Budget, releases_before, releases_of_a_visit
 from fedcue.privacy.differential import DifferentialPrivacy
-from fedcue.privacy.guard import check_protection, fresh_stream
+from fedcue.privacy.guard import Protection, check_protection, fresh_stream
+from fedcue.privacy.stream import NoiseStream
 from fedcue.types import TensorSpec, Update
 
 TEN = "clients_per_round=10"
@@ -266,3 +267,40 @@ def test_how_many_images_a_client_claims_does_not_move_a_class_mean(rule):
         updates.append(Update(client, 1, tensors))
     sums = combined(config.aggregate, updates, {}, STATISTICS)
     torch.testing.assert_close(sums.total("centroids") / sums.total("holds")[:, None], means)
+
+
+def test_where_nothing_is_released_the_noise_is_one_and_nothing_is_spent():
+    budget = budget_of("method=fedvpt", "rounds=0")
+    assert (budget.privacy.noise, budget.privacy.head_noise) == (1.0, 1.0)
+    assert budget.planned().epsilon == 0
+
+
+def test_where_nothing_is_sent_before_round_0_there_is_one_noise_for_all():
+    privacy = budget_of("method=fedvpt", "privacy.head_share=0.9").privacy
+    assert privacy.head_noise == privacy.noise
+
+
+def test_noise_is_in_shares_only_where_clients_of_a_secure_sum_add_it_together():
+    for where, shared in (("local", False), ("distributed", True)):
+        made = roster("privacy=dp", f"privacy.where={where}", "aggregate=secure", "method=fedvpt")
+        assert (made.protection.shares(0) is not None) is shared
+    assert roster("aggregate=secure", "method=fedvpt").protection.shares(0) is None
+
+
+def test_every_noise_is_drawn_under_the_name_of_who_draws_it_and_when():
+    asked: list[tuple[object, ...]] = []
+
+    def stream(*names: object) -> NoiseStream:
+        asked.append(names)
+        return NoiseStream.simulated(0)
+
+    reference, update = {"head": torch.zeros(4, 3)}, Update(7, 5, {"head": torch.ones(4, 3)})
+    for where in ("local", "central"):
+        privacy = config_of("privacy=dp", "privacy.noise=1.0", f"privacy.where={where}").privacy
+        protection = Protection(config_of().aggregate, privacy, Summing(table_of()), stream, (4, 4))
+        for moment in ("warm up", 3):
+            left = protection.guard(7, moment).leave(update, reference)
+            adding = protection.adding(reference, moment)
+            adding.add(left)
+            adding.sums()
+    assert asked == [(7, "warm up"), (7, 3), ("server", "warm up"), ("server", 3)]

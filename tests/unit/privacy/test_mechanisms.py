@@ -10,11 +10,14 @@ import torch
 from support.tables import table_of
 
 from fedcue.aggregate.mean import PlainAdding, Summing, Sums
+from fedcue.config.layers import load
+from fedcue.errors import ConfigError, FedcueError
 from fedcue.methods.tensors import reply, trained, zeros
 from fedcue.privacy.adding import clipped
 from fedcue.privacy.budget import releases_before
 from fedcue.privacy.differential import DifferentialPrivacy
 from fedcue.privacy.mechanisms import PaperNoise
+from fedcue.privacy.noise import most_noise
 from fedcue.privacy.shares import Shares
 from fedcue.privacy.stream import NoiseStream
 from fedcue.secure.fixed_point import FixedPoint
@@ -159,3 +162,47 @@ def test_all_trained_tensors_are_clipped_as_one_vector() -> None:
     sent = {"head": torch.zeros(1), "prompts": torch.zeros(1)}
     bounded = clipped(update, sent, table, 1.0).tensors
     assert [bounded[name].item() for name in ("head", "prompts")] == pytest.approx([0.6, 0.8])
+
+
+def test_one_honest_client_is_enough_for_the_noise_and_none_is_refused() -> None:
+    assert Shares(FixedPoint(), honest=1).honest == 1
+    with pytest.raises(ConfigError, match="leaves no client whose noise counts"):
+        Shares(FixedPoint(), honest=0)
+
+
+def test_as_much_noise_is_drawn_as_the_grid_allows_and_no_more() -> None:
+    table, zeros_ = table_of(), {"head": torch.zeros(4, 3)}
+    most = most_noise(12)
+    DifferentialPrivacy(noise=most).noisy(zeros_, table, NoiseStream.simulated(0))
+    with pytest.raises(FedcueError, match="is more than its grid allows for 12 numbers"):
+        DifferentialPrivacy(noise=1.001 * most).noisy(zeros_, table, NoiseStream.simulated(0))
+
+
+def test_class_sums_in_two_tensors_move_as_if_they_were_one() -> None:
+    """One layer and three layers of one image: together as far as four, and each gets noise for that."""
+    table = table_of(reply("one", (1, 4, 5), "class_sums"), reply("three", (3, 4, 5), "class_sums"))
+    sent = {"one": torch.zeros(1, 4, 5), "three": torch.zeros(3, 4, 5)}
+    assert DifferentialPrivacy(radius=2.0).moves(sent, table) == pytest.approx({"one": 8.0, "three": 8.0})
+
+
+def test_features_of_class_statistics_are_as_long_as_they_may_be() -> None:
+    for method in ("ncm", "cue", "fed3r"):
+        config = load("default", ["privacy=dp", f"method={method}"])
+        assert config.backbone.feature_norm == config.privacy.radius == 1.0
+
+
+@pytest.mark.parametrize(("where", "length"), [("local", 10.0), ("central", 1.0)])
+def test_only_a_trusted_server_clips_what_arrives(where: str, length: float) -> None:
+    """What clients of their own noise send is longer than a clip, and is added up as it is."""
+    privacy, reference = DifferentialPrivacy(where=where, noise=1e-5, clip=1.0), {"head": torch.zeros(4, 3)}
+    adding = privacy.adding(
+        PlainAdding(Summing(table_of())), reference, table_of(), lambda: NoiseStream.simulated(0)
+    )
+    adding.add(Update(0, 1, {"head": torch.full((4, 3), 10 / 12**0.5)}))
+    assert adding.sums().tensors["head"].norm().item() == pytest.approx(length, abs=1e-3)
+
+
+def test_statistics_leave_a_client_in_float64_and_what_it_trains_as_declared() -> None:
+    table = table_of(trained("head", (1,), zeros), *STATISTICS.specs)
+    types = {spec.name: DifferentialPrivacy().upload_dtype(spec) for spec in table}
+    assert types == {"head": torch.float32, "centroids": torch.float64, "holds": torch.float64}

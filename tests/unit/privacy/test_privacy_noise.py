@@ -17,7 +17,7 @@ pytest.importorskip("cryptography")
 
 from fedcue.errors import FedcueError
 from fedcue.privacy import noise
-from fedcue.privacy.discrete import discrete_gaussian
+from fedcue.privacy.discrete import CHUNK, LARGEST_SCALE, discrete_gaussian
 from fedcue.privacy.noise import MARGIN, STEPS, add_gaussian, gaussian, grid, most_noise, snap
 from fedcue.privacy.stream import NoiseStream
 
@@ -191,3 +191,9 @@ def test_speed_is_shown(capsys):
     seconds = time.process_time() - start
     with capsys.disabled():
         print(f"\nnoise: {200_000 / seconds:,.0f} values per second")
+
+
+def test_grid_and_margin_stay_what_they_are():
+    """Another number gives other noise for the same seed."""
+    assert (STEPS, MARGIN, noise.MOST_STEPS, CHUNK) == (2**40, 2**20, 2**62, 2**14)
+    assert LARGEST_SCALE == 2**48

@@ -171,3 +171,12 @@ def test_noise_touches_no_generator_of_torch_or_numpy(monkeypatch):
     state = torch.get_rng_state()
     assert add_gaussian(torch.zeros(10), 1.0, NoiseStream.secret()).ne(0).all()
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_floats_are_the_first_53_bits_of_the_words():
+    words, floats = (NoiseStream.simulated(0, "floats") for _ in range(2))
+    expected = [int(word) // 2**11 / 2**53 for word in words.uniform_words(1000)]
+    found = floats.uniform_floats(1000)
+    assert found.tolist() == expected
+    assert 0 <= found.min() < 0.01
+    assert 0.99 < found.max() < 1

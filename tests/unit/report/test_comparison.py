@@ -165,3 +165,69 @@ def test_the_best_cost_is_the_lowest_and_the_best_accuracy_the_highest(tmp_path:
         assert best[heading] == ["head"]
     for heading in ("mean", "worst", "held-out"):
         assert best[heading] == ["pep"]
+
+
+def test_differences_are_ours_less_the_references_in_points_with_their_interval(
+    planned: dict[tuple[str, str], list[Path]],
+) -> None:
+    """Means differ by -0.5, -0.2 and -0.2: -30 points, and 4.3027 standard errors of 10 either way."""
+    table = compare_runs(planned, 0.8).differences
+    assert table.headings == ("difference [95 % interval]", "mean", "worst", "held-out")
+    ((label, mean, worst, heldout),) = [[cell.text for cell in line] for line in table.lines]
+    assert (label, mean) == ("head_a - pep", "-30.0 [-73.0, +13.0]")
+    assert worst == "-15.0 [-36.5, +6.5]"
+    assert heldout == "n/a"
+    one = {key: folders[:1] for key, folders in planned.items()}
+    assert compare_runs(one, 0.8).differences.lines[0][1].text == "-50.0"
+
+
+def test_the_csv_has_means_then_deviations_and_empty_cells_where_there_are_none(
+    planned: dict[tuple[str, str], list[Path]], tmp_path: Path
+) -> None:
+    planned["head_a", ""] = planned["head_a", ""][:1]
+    compare_runs(planned, 0.8).write(tmp_path / "out")
+    pep, head = csv.DictReader((tmp_path / "out" / "compare.csv").open())
+    assert (pep["seeds"], head["seeds"]) == ("3", "1")
+    assert float(pep["mean_accuracy_mean"]) == pytest.approx(0.8)
+    assert float(pep["mean_accuracy_std"]) == pytest.approx(0.1)
+    assert (float(head["mean_accuracy_mean"]), head["mean_accuracy_std"]) == (0.4, "")
+    row = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"][0]
+    assert row["mean_accuracy"]["mean"] == pytest.approx(0.8)
+    assert row["mean_accuracy"]["std"] == pytest.approx(0.1)
+
+
+def ended(folder: Path, seed: int, **more: object) -> Path:
+    """Write a run whose summary says more."""
+    summary = write_small_run(folder, seed, [0.5, 0.7]) / "summary.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | more))
+    return folder
+
+
+def test_clients_that_were_not_tested_and_early_ends_are_counted_by_line(tmp_path: Path) -> None:
+    two = [{"client": n, "reason": "cold"} for n in (1, 2)]
+    folders = {
+        ("pep", ""): [ended(tmp_path / "a", 0, untested=two), ended(tmp_path / "b", 1, untested=two[:1])],
+        ("head", ""): [ended(tmp_path / "c", 0), ended(tmp_path / "d", 1, ended_early="the budget is spent")],
+    }
+    comparison = compare_runs(folders, 0.6)
+    assert "Clients that could not be tested and are left out: 3 of pep." in comparison.note
+    assert "Ended before their last round (summary.json says why): head." in comparison.note
+    pep, head = comparison.plain()["rows"]
+    assert (pep["untested"], pep["ended_early"]) == ([2, 1], [False, False])
+    assert (head["untested"], head["ended_early"]) == ([0, 0], [False, True])
+    alone = compare_runs({("head", ""): [tmp_path / "c"]}, 0.6)
+    assert "Clients that could not" not in alone.note
+    assert "Ended before" not in alone.note
+
+
+def test_nothing_is_best_of_one_line_and_what_some_seeds_lack_is_not_best(tmp_path: Path) -> None:
+    lone = compare_runs({("pep", ""): [write_small_run(tmp_path / "one", 0, [0.9])]}, 0.8)
+    assert not any(cell.best for cell in lone.table.lines[0])
+    folders = {
+        ("pep", ""): [
+            write_small_run(tmp_path / f"a{s}", s, [0.5], heldout) for s, heldout in enumerate((0.9, None))
+        ],
+        ("head", ""): [write_small_run(tmp_path / f"b{s}", s, [0.5], 0.6) for s in range(2)],
+    }
+    table = compare_runs(folders, 0.8).table
+    assert [line[table.headings.index("held-out")].best for line in table.lines] == [False, True]

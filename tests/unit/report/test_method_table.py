@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from support.run_folders import eight_methods, groups_in, write_run, write_small_run
 
 from fedcue.report.method_table import method_table
@@ -80,3 +81,37 @@ def test_every_column_shows_its_own_number(tmp_path: Path) -> None:
         "worst, not adapted": "30.0", "5th pct": "5.0 †", "10th pct": "10.0 †", "15th pct": "15.0 †",
         "held-out": "37.0 †", "floats up": "5", "floats down": "10", "MB total": "0.001", "time": "2 s",
     }  # fmt: skip
+
+
+def test_nothing_is_best_where_all_are_alike_and_what_has_not_finished_is_not(tmp_path: Path) -> None:
+    write_run(tmp_path / "pep", "pep", rounds=2, level=0.5)
+    write_run(tmp_path / "head", "head", rounds=2, level=0.5)
+    write_run(tmp_path / "going", "fedvpt", rounds=9, done=2, level=0.9)
+    table = method_table(groups_in(tmp_path)).table
+    mean = table.headings.index("mean")
+    assert not any(line[mean].best for line in table.lines)
+
+
+def test_time_is_in_seconds_and_from_ten_minutes_on_in_minutes(tmp_path: Path) -> None:
+    for number, (method, seconds) in enumerate({"head": 599.4, "fedvpt": 600.0, "pep": 7200.0}.items()):
+        summary = write_run(tmp_path / method, method, rounds=2) / "summary.json"
+        summary.write_text(json.dumps(json.loads(summary.read_text()) | {"seconds": seconds}))
+        assert number < 3
+    table = method_table(groups_in(tmp_path)).table
+    assert [line[-1].text for line in table.lines] == ["599 s", "10 min", "120 min"]
+
+
+def test_a_run_that_goes_on_has_taken_the_time_of_its_rounds(tmp_path: Path) -> None:
+    write_run(tmp_path / "going", "head", rounds=9, done=4)
+    shown = method_table(groups_in(tmp_path))
+    assert shown.table.lines[0][-1].text == "6 s", "four rounds of 1.5 seconds"
+    assert shown.keys[0][shown.table.headings.index("MB total")] == 4 * 2 * 16 * 1920 / 1e6
+
+
+def test_the_table_is_sorted_by_percent_and_says_the_spread_over_seeds(tmp_path: Path) -> None:
+    for seed, mean in enumerate((0.5, 0.7)):
+        write_small_run(tmp_path / str(seed), seed, [mean])
+    shown = method_table(groups_in(tmp_path))
+    place = shown.table.headings.index("mean")
+    assert shown.keys[0][place] == pytest.approx(60.0)
+    assert shown.table.lines[0][place].text == "60.0 ± 14.1"

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from support.run_folders import write_run
 
-from fedcue.report.outcome import MANY_CLASSES, class_table, client_table, confusion_table
+from fedcue.report.outcome import MANY_CLASSES, MANY_CLIENTS, class_table, client_table, confusion_table
+from fedcue.report.run_files import Client
 from fedcue.report.runs import RunRecord, read_run
 from fedcue.report.tables import Table
 
@@ -50,3 +51,24 @@ def test_clients_come_worst_first_and_say_who_was_held_out(run: RunRecord) -> No
 def test_a_run_without_confusions_has_empty_ones(run: RunRecord) -> None:
     run.analysis["confusion"] = np.ones((2, 2))
     assert {line[1] for line in texts(class_table(run))} == {"0"}
+
+
+def test_a_clients_line_says_its_part_its_images_and_its_accuracy(run: RunRecord) -> None:
+    clients = [
+        Client(0, "a", "", False, 1200, 30, 0.5),
+        Client(1, "b", "", True, 40, 2000, 0.25),
+        Client(2, "nobody asked", "", False, 7, 8, None),
+    ]
+    lines = texts(client_table(replace(run, clients=clients)))
+    assert lines == [["b", "held out", "40", "2,000", "25.0%"], ["a", "trains", "1,200", "30", "50.0%"]]
+
+
+def test_of_many_clients_the_worst_are_shown(run: RunRecord) -> None:
+    clients = [Client(n, str(n), "", False, 1, 1, n / 100) for n in range(MANY_CLIENTS + 5)]
+    shown = texts(client_table(replace(run, clients=clients[::-1])))
+    assert [line[0] for line in shown] == [str(n) for n in range(MANY_CLIENTS)]
+
+
+def test_a_class_is_mistaken_most_for_what_most_of_its_images_are_taken_for(run: RunRecord) -> None:
+    run.analysis["confusion"] = np.array([[1, 2, 3], [4, 0, 0], [0, 0, 9]])
+    assert [line[-1] for line in texts(class_table(run))] == ["猫 (3)", "cat (4)", ""]

@@ -38,3 +38,48 @@ def test_a_target_that_the_paper_missed_is_known(monkeypatch: pytest.MonkeyPatch
 def test_every_recipe_quotes_known_numbers_only(name: str) -> None:
     for method in read_recipe(name)[1]["paper"]:
         paper_numbers({"recipe": name, "method": {"name": method}})
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [
+        ("method", {"temperature": 0.1}), ("method", {"layers": [1]}), ("method", {"logit_prior": "test"}),
+        ("method", {"prior": "uniform"}), ("evaluation", {"priors": "em"}), ("privacy", {"name": "dp"}),
+    ],
+)  # fmt: skip
+def test_the_papers_numbers_are_not_those_of_other_settings(
+    monkeypatch: pytest.MonkeyPatch, section: str, value: dict[str, Any]
+) -> None:
+    quoting(monkeypatch, {"mean": 90})
+    published = {
+        **PEP,
+        "method": {
+            "name": "pep",
+            "temperature": 0.05,
+            "layers": [4, 5, 6],
+            "logit_prior": "none",
+            "prior": "client",
+        },
+        "evaluation": {"priors": "labels"},
+        "privacy": {"name": "none"},
+    }
+    assert paper_numbers(published) == {"mean_accuracy": 90}
+    assert paper_numbers({**published, section: {**published[section], **value}}) == {}
+
+
+def test_each_measure_is_quoted_from_its_own_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [
+        "mean",
+        "worst",
+        "percentile_5",
+        "percentile_10",
+        "percentile_15",
+        "heldout_mean",
+        "rounds",
+        "seconds",
+    ]
+    quoting(monkeypatch, {key: number for number, key in enumerate(keys, 1)})
+    assert paper_numbers(PEP) == {
+        "mean_accuracy": 1, "worst_accuracy": 2, "percentile_5_accuracy": 3, "percentile_10_accuracy": 4,
+        "percentile_15_accuracy": 5, "heldout_mean_accuracy": 6, "rounds_to_target": 7, "seconds_to_target": 8,
+    }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from support.run_folders import write_run, write_small_run
 
 from fedcue.errors import RunFolderError
 from fedcue.report.overview import failures
-from fedcue.report.runs import find_runs, finished_run, need_runs, read_run
+from fedcue.report.run_files import Client, client_rows
+from fedcue.report.runs import RunRecord, find_runs, finished_run, need_runs, read_run
 
 
 def test_finds_runs_in_folders_and_counts_none_twice(tmp_path: Path) -> None:
@@ -84,3 +86,40 @@ def test_a_round_without_its_numbers_is_no_finished_run(tmp_path: Path, key: str
 def test_a_run_that_goes_on_is_no_finished_run(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="is not a finished run"):
         finished_run(write_run(tmp_path / "run", done=3))
+
+
+def test_a_run_that_goes_on_has_the_newest_number_there_is() -> None:
+    rounds = [{"mean_accuracy": 0.1}, {"mean_accuracy": 0.3}, {"mean_accuracy": None}, {"train_loss": 2.0}]
+    going = RunRecord(Path("run"), "running", rounds=rounds)
+    assert going.last("mean_accuracy") == 0.3
+    assert replace(going, summary={"mean_accuracy": 0.9}).last("mean_accuracy") == 0.9
+    assert replace(going, summary={"rounds": 4}).last("mean_accuracy") is None
+
+
+@pytest.mark.parametrize(("every", "rounds"), [(0, 20), (1, 1), (5, 5), (None, 1)])
+def test_rounds_between_two_tests_are_those_of_the_settings(every: int | None, rounds: int) -> None:
+    config = {"rounds": 20, "evaluation": {} if every is None else {"every": every}}
+    assert RunRecord(Path("run"), "finished", config).tested_every == rounds
+
+
+def test_domains_are_means_over_clients_and_no_pooled_ones() -> None:
+    summary = {"domains": {"a": {"client_mean_accuracy": 0.25, "pooled_accuracy": 0.75}}, "untested": [1, 2]}
+    run = RunRecord(Path("run"), "finished", summary=summary)
+    assert (run.domains, run.untested) == ({"a": 0.25}, 2)
+
+
+def test_only_a_run_with_rounds_can_have_reached_a_target_at_an_unknown_time() -> None:
+    again = RunRecord(Path("run"), "finished", summary={"tested_again": {}}, rounds=[{"round": 1}])
+    assert again.tested_again
+    assert not replace(again, rounds=[]).tested_again
+    assert not replace(again, summary={}).tested_again
+
+
+def test_a_client_without_an_accuracy_has_none_and_validation_images_are_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "clients.csv").write_text(
+        "id,name,domain,heldout,train_size,validation_size,validation_accuracy\n3,c,d,true,9,8,\n4,e,,false,7,6,0.5\n"
+    )
+    assert client_rows(tmp_path / "clients.csv") == [
+        Client(3, "c", "d", True, 9, 8, None),
+        Client(4, "e", "", False, 7, 6, 0.5),
+    ]

@@ -92,9 +92,23 @@ def test_a_resumed_run_sends_what_an_uninterrupted_one_sends() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [["privacy=dp"], ["method.prior=uniform"], ["method.prior_smoothing=0.1"]]
+    "settings",
+    [["privacy=dp"], ["method.prior=uniform"], ["method.prior_smoothing=0.1"], ["method=cue"]],
 )
 def test_sparse_rows_are_refused_where_every_class_counts(settings: list[str]) -> None:
     with pytest.raises(ConfigError, match="Use transport=dense"):
         check_transport(load("default", ["transport=sparse", *settings]))
     check_transport(load("default", settings))
+
+
+def test_sparse_rows_are_admitted_where_other_rows_do_not_move() -> None:
+    check_transport(load("default", ["transport=sparse", "method=cue", "method.logit_prior=train+test"]))
+
+
+def test_a_round_in_which_prototypes_moved_is_noted_and_they_are_sent_again() -> None:
+    tiny = TinyFederation(PEP(layers=(1,), period=1), images=2, settings=["transport=sparse"])
+    floats = [record["download_floats"] for record in tiny.run(3).result.rounds]
+    assert floats[0] == floats[1] == floats[2]
+    seldom = TinyFederation(PEP(layers=(1,), period=9), images=2, settings=["transport=sparse"])
+    floats = [record["download_floats"] for record in seldom.run(3).result.rounds]
+    assert floats[0] > floats[1] == floats[2]

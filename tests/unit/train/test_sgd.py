@@ -238,6 +238,17 @@ def test_an_optimiser_that_is_kept_goes_on_as_if_it_had_never_stopped(optimiser)
     assert not torch.equal(train(train(start, 2, None), 3, None)["head"], in_parts["head"])
 
 
+def test_what_is_kept_of_adam_stands_under_its_own_name():
+    """A slope of 3, two steps: the moments are 0.1 + 0.09 times it, and 0.001 + 0.000999 times its square."""
+    kept = {"head_mean": torch.zeros(1), "head_square": torch.zeros(1), "head_steps": torch.zeros(())}
+    training = plain(optimiser="adam", epochs=2)
+    fit(lambda t, b: 3 * t["head"].sum(), {"head": torch.ones(1)}, samples(), training, 0,
+        torch.Generator(), None, kept)  # fmt: skip
+    assert kept["head_mean"].item() == pytest.approx(0.19 * 3)
+    assert kept["head_square"].item() == pytest.approx(0.001999 * 9)
+    assert kept["head_steps"].item() == 2
+
+
 def test_without_a_clip_norm_no_gradient_is_too_long():
     start = {"head": torch.zeros(1)}
     for norm, expected in ((None, -1000.0), (10.0, -10.0)):

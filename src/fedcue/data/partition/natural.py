@@ -81,11 +81,10 @@ class Natural(PartitionOptions):
     def _left_out(self, dataset: Dataset, chosen: list[int], enough: list[int], train: Parts) -> LeftOut:
         names = dataset.owner_names
         trained = np.unique(dataset.labels[np.concatenate([train[owner] for owner in chosen])])
-        small = set(range(len(names))) - set(enough)
-        untested = set(enough) - set(chosen) if self.clients is None else set()
+        large, kept = set(enough), set(chosen if self.clients is None else enough)
         return LeftOut(
-            few_training=tuple(names[owner] for owner in sorted(small)),
-            few_test=tuple(names[owner] for owner in sorted(untested)),
+            few_training=tuple(name for owner, name in enumerate(names) if owner not in large),
+            few_test=tuple(name for owner, name in enumerate(names) if owner in large - kept),
             test_images=int((~np.isin(dataset.labels[_ownerless(dataset)], trained)).sum()),
             min_train=self.min_train,
             min_test=self.min_test,

@@ -73,3 +73,12 @@ def test_a_computed_sequence_behaves_like_a_list() -> None:
     assert squares[1:3] == [1, 4]
     with pytest.raises(IndexError):
         squares[5]
+
+
+def test_clients_stay_what_they_are() -> None:
+    """The same seed draws the same images in every version."""
+    first = clients(10)[0]
+    assert (first.train.tolist()[:5], first.test.tolist()) == (
+        [102, 171, 250, 350, 401],
+        [418, 732, 1133, 1136, 1734],
+    )
