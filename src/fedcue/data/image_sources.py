@@ -24,6 +24,9 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Image formats that are read; others (some of which Pillow hands to other programs) are not."""
 
 
+MEMORY = 2**30
+"""Bytes that an image may take while it is decoded; more with a larger ``max_pixels`` than the default."""
+
 BAND = 2**20
 """Pixels that are changed together."""
 
@@ -49,15 +52,24 @@ def decode(
     try:
         with images.open(index) as image:
             width, height = image.size
+            reason = f"{width} x {height} pixels are more than data.max_pixels={max_pixels}"
             if width * height <= max_pixels:
-                square = upright_rgb(image).resize((size, size), Image.Resampling.BICUBIC)
-                return np.array(square).transpose(2, 0, 1)
-        reason = f"{width} x {height} pixels are more than data.max_pixels={max_pixels}"
+                if width * height * bytes_of_a_pixel(image) <= max(MEMORY, 12 * max_pixels):
+                    square = upright_rgb(image).resize((size, size), Image.Resampling.BICUBIC)
+                    return np.array(square).transpose(2, 0, 1)
+                reason = f"{width} x {height} pixels of {image.format} in {image.mode} take too much memory"
     except UnidentifiedImageError:
         reason = f"it is no {', '.join(FORMATS)} image"
     except Exception as error:  # decoders of foreign bytes fail in many ways; all mean: unreadable
         reason = f"{type(error).__name__}: {error}"[:300]
     raise UnreadableError(images.describe(index), reason)
+
+
+def bytes_of_a_pixel(image: Image.Image) -> int:
+    """Return how many bytes each pixel takes at most while Pillow decodes it and it becomes RGB."""
+    if image.format == "WEBP":  # its decoder keeps two pictures of its own, and hands out a third one
+        return 20
+    return 13 if image.mode in ("CMYK", "I") else 12
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:

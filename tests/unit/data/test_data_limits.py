@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,16 @@ import pytest
 from PIL import Image
 from support.data_files import encoded
 from support.memory import peak_bytes
+
+from fedcue.data import image_sources
+from fedcue.data.image_sources import (
+    MEMORY,
+    PILLOW_LIMIT,
+    FileImages,
+    UnreadableError,
+    bytes_of_a_pixel,
+    decode,
+)
 
 SIDE = 3_000
 DECODE = """
@@ -32,6 +43,46 @@ def test_decoding_takes_room_for_the_image_and_one_in_rgb(tmp_path: Path, mode: 
     image.save(tmp_path / "x.png", **({"transparency": 3} if mode == "P" else {}))
     taken = peak_bytes(DECODE, "decode(FileImages([Path('x.png')]), 0, 4)", tmp_path)
     assert taken < (4 + 4) * SIDE**2 + 40 * 2**20  # bands and buffers; once 18 to 30 bytes a pixel
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "options"),
+    [
+        ("webp", "RGB", {"method": 0}),
+        ("webp", "RGBA", {"lossless": True, "method": 0, "quality": 0, "save_all": True}),
+        ("jpg", "CMYK", {"progressive": True, "subsampling": 0}),
+        ("jpg", "RGB", {"progressive": True, "subsampling": 0}),
+        ("tif", "I", {"compression": "tiff_lzw"}),
+        ("tif", "F", {"compression": "tiff_lzw"}),
+    ],
+)
+def test_no_decoder_takes_more_than_is_counted_with(
+    tmp_path: Path, kind: str, mode: str, options: dict[str, Any]
+) -> None:
+    side, grey = 2000, Image.linear_gradient("L").resize((2000, 2000))
+    image = grey.convert(mode) if mode in "IF" else Image.merge("RGB", [grey] * 3).convert(mode)
+    more = {"append_images": [image.rotate(90)]} if "save_all" in options else {}
+    image.save(tmp_path / f"x.{kind}", **options, **more)
+    with Image.open(tmp_path / f"x.{kind}") as read:
+        counted = bytes_of_a_pixel(read)
+    taken = peak_bytes(DECODE, f"decode(FileImages([Path('x.{kind}')]), 0, 4)", tmp_path)
+    assert taken < counted * side**2 + 12 * 2**20
+
+
+@pytest.mark.parametrize(("kind", "fits"), [("webp", 53), ("png", 89)])
+def test_an_image_that_would_take_more_than_a_gibibyte_is_not_decoded(
+    tmp_path: Path, kind: str, fits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In thousandths: so many million pixels fit, one million more do not."""
+    monkeypatch.setattr(image_sources, "MEMORY", MEMORY // 1000)
+    for height, read in ((fits, True), (fits + 1, False)):
+        Image.new("RGB", (1000, height)).save(tmp_path / f"{height}.{kind}")
+        images = FileImages([tmp_path / f"{height}.{kind}"])
+        if read:
+            decode(images, 0, 4, PILLOW_LIMIT // 2000)
+        else:
+            with pytest.raises(UnreadableError, match=r"take too much memory|more than data\.max_pixels"):
+                decode(images, 0, 4, PILLOW_LIMIT // 2000)
 
 
 READ = """
