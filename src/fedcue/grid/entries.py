@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from typing import Any
 
 from fedcue.errors import RunFolderError
 from fedcue.evaluate.curve import on_curve
-from fedcue.foreign import read_toml
+from fedcue.foreign import read_toml, text_of
 from fedcue.grid.table import ACCURACIES, CONTROL, DOMAIN, Entry
 from fedcue.record.folder import read_metrics, read_summary
 
@@ -92,12 +93,11 @@ def _origin(folder: Path) -> dict[str, str]:
 def _clients(folder: Path) -> str:
     """Return each client's right answers of its images; a client that could not be tested has none."""
     found = []
-    with open(folder / "clients.csv", newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            on = "validation" if "validation_accuracy" in row else "test"
-            accuracy, size = row[f"{on}_accuracy"], int(row[f"{on}_size"])
-            right = str(round(float(accuracy) * size)) if accuracy else ""
-            found.append(f"{row['id']}:{right}/{size}{'h' if row['heldout'] == 'true' else ''}")
+    for row in csv.DictReader(io.StringIO(text_of(folder / "clients.csv"), newline="")):
+        on = "validation" if "validation_accuracy" in row else "test"
+        accuracy, size = row[f"{on}_accuracy"], int(row[f"{on}_size"])
+        right = str(round(float(accuracy) * size)) if accuracy else ""
+        found.append(f"{row['id']}:{right}/{size}{'h' if row['heldout'] == 'true' else ''}")
     return " ".join(found)
 
 

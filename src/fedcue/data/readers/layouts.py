@@ -73,22 +73,26 @@ def _read_cifar(
 ) -> Dataset:
     """Read records of label bytes (the last one counts) followed by 3 x 32 x 32 pixels."""
     labels, parts, is_test = [], [], []
+    classes = _class_names(root / names_file, description.classes)
     for file in (*train, *test):
         path = root / file
         if not path.is_file():
             raise DataError(f"{root} has no {file}; unpack the whole binary archive of {description.name}.")
-        if path.stat().st_size % (label_bytes + 3072):
+        size = path.stat().st_size
+        if not size or size % (label_bytes + 3072):
             raise DataError(
                 f"{path} is cut off: its size is no multiple of {label_bytes + 3072}. Fetch it again."
             )
         records = np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, label_bytes + 3072)
         labels.append(records[:, label_bytes - 1].astype(np.int64))
+        if labels[-1].max() >= len(classes):
+            raise DataError(f"{path} has labels beyond its {len(classes)} classes. Fetch the archive again.")
         pixels = records[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         parts.append(ArrayImages(str(path), pixels))
         is_test.append(np.full(len(records), file in test))
     return Dataset(
         name=description.name,
-        classes=_class_names(root / names_file, description.classes),
+        classes=classes,
         labels=np.concatenate(labels),
         is_test=np.concatenate(is_test),
         images=JoinedImages(parts),

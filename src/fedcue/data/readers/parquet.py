@@ -18,6 +18,7 @@ from fedcue.data.readers.columns import Columns, TableOptions, require, tabled
 from fedcue.data.readers.parquet_images import ParquetImages
 from fedcue.data.readers.root import existing_folder
 from fedcue.errors import DataError
+from fedcue.foreign import ordinary
 
 MAX_ROWS, SMALL_ROWS = 20_000_000, 1_000
 """Rows of a file at most; a file of a few bytes can claim any number, and may have a thousand."""
@@ -104,7 +105,7 @@ def _require_all_shards(files: Sequence[Path]) -> None:
 def _require_columns(file: Path, columns: Sequence[str]) -> Sequence[str]:
     """Return the columns of a file, or say which is missing or what is wrong with its rows."""
     with _readable(file):
-        metadata = pq.read_metadata(file)
+        metadata = pq.read_metadata(ordinary(file))
         rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         present = metadata.schema.to_arrow_schema().names
         unpacked = max(

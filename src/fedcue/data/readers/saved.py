@@ -18,7 +18,7 @@ from fedcue.data.readers.columns import TableOptions, require, tabled
 from fedcue.data.readers.parquet import TEST_SPLITS
 from fedcue.data.readers.root import existing_folder
 from fedcue.errors import DataError, unknown
-from fedcue.foreign import text_of
+from fedcue.foreign import ordinary, text_of
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
 
@@ -100,7 +100,8 @@ def _table(folder: Path) -> pa.Table:
         raise DataError(f"{folder} holds a selection that was not written out: save flatten_indices() of it.")
     try:
         files = [folder / Path(str(file["filename"])).name for file in state["_data_files"]]
-        return pa.concat_tables([pa.ipc.open_stream(pa.memory_map(str(file))).read_all() for file in files])
+        streams = [pa.ipc.open_stream(pa.memory_map(str(ordinary(file)))) for file in files]
+        return pa.concat_tables([stream.read_all() for stream in streams])
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise DataError(f"Cannot read {folder} as saved by datasets ({reason}). Save it again.") from error

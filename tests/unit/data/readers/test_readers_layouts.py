@@ -143,3 +143,15 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         DomainNet(root=tmp_path).read()
     with pytest.raises(DataError, match="is not a folder"):
         DomainNet(root=tmp_path / "absent").read()
+
+
+@pytest.mark.parametrize(
+    ("records", "says"), [(b"", "is cut off"), (bytes([100, 100]) + bytes(3072), "beyond its 100 classes")]
+)
+def test_a_binary_archive_of_nothing_or_of_unknown_classes_is_refused(
+    tmp_path: Path, records: bytes, says: str
+) -> None:
+    for name in ("train.bin", "test.bin"):
+        (tmp_path / name).write_bytes(records)
+    with pytest.raises(DataError, match=says):
+        CIFAR100(root=tmp_path).load(0)

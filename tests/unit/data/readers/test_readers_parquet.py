@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 
@@ -165,3 +166,9 @@ def test_test_images_may_be_nobody_s(tmp_path: Path) -> None:
     owners = Parquet(root=tmp_path, client="user").read().owners
     assert owners is not None
     assert owners.tolist() == [1, 0, 1, 0, -1, 0]
+
+
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=r"is not an ordinary file\). Fetch the file again"):
+        Parquet(root=tmp_path).load(0)

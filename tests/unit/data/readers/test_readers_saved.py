@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -75,3 +76,12 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text("{")
     with pytest.raises(DataError, match=r"Cannot read .*state\.json"):
         Saved(root=tmp_path).read()
+
+
+def test_a_pipe_in_place_of_its_file_is_not_waited_for(tmp_path: Path) -> None:
+    save(tmp_path, rows(range(4)))
+    (file,) = tmp_path.glob("*.arrow")
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(DataError, match=r"is not an ordinary file\). Save it again"):
+        Saved(root=tmp_path).load(0)
