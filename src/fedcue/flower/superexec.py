@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from flwr.supercore.cli import flower_superexec
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec import run_superexec
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, SubprocessExecutor
+
+from fedcue.machine import end_with_parent
 
 log = logging.getLogger(__name__)
 TEMPLATE = (sys.executable, "-P", "-m", "fedcue.flower.template")
@@ -73,7 +76,13 @@ def executor(*given: Any, **more: Any) -> ForkingExecutor:
 
 
 def main() -> None:
-    """Run Flower's SuperExec with it, without TLS: a SuperNode listens to it on loopback alone."""
+    """Run Flower's SuperExec with it, without TLS: a SuperNode listens to it on loopback alone.
+
+    It ends with its SuperNode. Flower's own watch takes one that has ended for alive until somebody asks how.
+    """
+    end_with_parent()
+    if str(os.getppid()) not in sys.argv:  # it has ended already
+        return
     sys.argv.append("--insecure")
     run_superexec.get_executor = executor  # type: ignore[attr-defined]
     flower_superexec()

@@ -229,3 +229,25 @@ def test_flower_is_told_what_its_own_executor_tells_it(
     monkeypatch.setattr(subprocess_executor.subprocess, "Popen", started.append)
     subprocess_executor.SubprocessExecutor().launch(spec("secret", **more))
     assert started == [["flwr-clientapp", *superexec.arguments(spec("secret", **more))]]
+
+
+def test_a_superexec_ends_with_its_supernode_even_before_anybody_asks_how_that_ended(tmp_path: Path) -> None:
+    """The SuperNode here is a shell that lives for a moment, and is not waited for."""
+    command = (
+        f"{sys.executable} -P -m fedcue.flower.superexec --runtime-api-address 127.0.0.1:9 --parent-pid $$ &"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "FLWR_TELEMETRY_ENABLED": "0"}
+    for seconds in (0, 8):
+        started = subprocess.Popen(
+            ["sh", "-c", f"{command} echo $!; exec sleep {seconds}"],
+            env={**environment, "FLWR_DISABLE_UPDATE_CHECK": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert started.stdout is not None
+        superexec_pid = int(started.stdout.readline())
+        until(lambda: not alive(started.pid), "the SuperNode goes on")  # noqa: B023
+        until(lambda: not alive(superexec_pid), "its SuperExec outlives it")  # noqa: B023
+        until(lambda: started.stdout.read() == "", "somebody still holds its output")  # noqa: B023
+        assert started.wait(10) == 0
