@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from task import PROMPTS, Parameters, Task, average
+from task import Mixing, Parameters, Task, average, prompted
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -99,14 +99,11 @@ class TypicalModel(nn.Module):
         for name, tensor in task.start.items():
             setattr(self, name, nn.Parameter(tensor.clone()))
 
-    def forward(self, pixels: Tensor) -> Tensor:
+    def forward(self, pixels: Tensor, mixing: Mixing | None = None) -> Tensor:
         """Return the logits."""
-        x = self.vit.embeddings(pixels)
-        if hasattr(self, PROMPTS):
-            x = torch.cat([x[:, :1], getattr(self, PROMPTS).expand(len(x), -1, -1), x[:, 1:]], 1)
-        for layer in next(module for module in self.vit.modules() if isinstance(module, nn.ModuleList)):
-            x = layer(x)
-            x = x[0] if isinstance(x, tuple) else x
+        layers = next(module for module in self.vit.modules() if isinstance(module, nn.ModuleList))
+        values = {name: getattr(self, name) for name in self.task.start}
+        x = prompted(layers, values, self.vit.embeddings(pixels), mixing)
         return self.vit.layernorm(x)[:, 0] @ self.head.T
 
     def visit(self, client: int, round_: int, values: Parameters) -> Parameters:
@@ -116,12 +113,18 @@ class TypicalModel(nn.Module):
         with torch.no_grad():
             for name, parameter in own.items():
                 parameter.copy_(values[name])
-        optimiser = self.task.optimiser(own, round_)
+        optimiser, mixing = self.task.optimiser(own, round_), self.task.mixing(client)
+        images, batch = DecodedEveryTime(self.task, client), self.task.config.training.batch_size
+
+        def described() -> Tensor:
+            return torch.cat([model(pixels, mixing) for pixels, _ in DataLoader(images, batch)])
+
+        self.task.describe(described)
         for order in self.task.orders(client, round_):
-            images = DecodedEveryTime(self.task, client)
-            batch = self.task.config.training.batch_size
             for pixels, labels in DataLoader(images, batch, sampler=order.tolist()):
-                self.task.step(optimiser, F.cross_entropy(model(pixels), labels))
+                with self.task.autocast():
+                    logits = model(pixels, mixing)
+                self.task.step(optimiser, F.cross_entropy(logits.float(), labels))
         return {name: parameter.detach() for name, parameter in own.items()}
 
 

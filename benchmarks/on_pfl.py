@@ -17,7 +17,7 @@ from pfl.data.federated_dataset import FederatedDataset
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
-from task import Task, plain_logits
+from task import Mixing, Parameters, Task, plain_logits
 from torch import Tensor, nn
 
 TEST_BATCH = 10**9
@@ -28,14 +28,17 @@ class Prompted(nn.Module):
 
     def __init__(self, task: Task) -> None:
         super().__init__()
-        self.backbone = task.backbone
+        self.backbone, self.task = task.backbone, task
+        self.mixing: Mixing | None = None
         for name, tensor in task.start.items():
             setattr(self, name, nn.Parameter(tensor.clone()))
         self.trained = {name: getattr(self, name) for name in task.start}
 
     def loss(self, images: Tensor, labels: Tensor, eval: bool = False) -> Tensor:
         """Return the mean cross-entropy."""
-        return nn.functional.cross_entropy(plain_logits(self.backbone, self.trained, images), labels)
+        with self.task.autocast():
+            logits = plain_logits(self.backbone, self.trained, images, self.mixing)
+        return nn.functional.cross_entropy(logits.float(), labels)
 
     def metrics(self, images: Tensor, labels: Tensor, eval: bool = False) -> dict[str, Any]:
         """Return nothing worth computing."""
@@ -76,12 +79,23 @@ class Rounds(TrainingProcessCallback):
 
 def run(task: Task, rounds: int) -> Outcome:
     """Run some rounds in this process."""
-    training, module = task.config.training, Prompted(task)
-    visits = iter([(client, round_) for round_ in range(rounds) for client in task.sampled(round_)])
-    round_now = [0]
+    return federated(task, [task.sampled(round_) for round_ in range(rounds)])
+
+
+def visit(task: Task, client: int, round_: int, values: Parameters) -> Parameters:
+    """Let one client be a round by itself."""
+    task.describe(lambda: plain_logits(task.backbone, values, task.images(client)[0], task.mixing(client)))
+    return federated(task, [[client]], round_)[1]
+
+
+def federated(task: Task, sampled: list[list[int]], first: int = 0) -> Outcome:
+    """Run a round with each list of clients."""
+    training, module, rounds = task.config.training, Prompted(task), len(sampled)
+    visits = iter([(client, first + place) for place, own in enumerate(sampled) for client in own])
+    round_now = [first]
 
     def dataset_of(visit: tuple[int, int]) -> Epochs:
-        round_now[0] = visit[1]
+        round_now[0], module.mixing = visit[1], task.mixing(visit[0])
         return Epochs(task, *visit)
 
     def optimiser(parameters: Any, lr: float) -> torch.optim.Optimizer:
@@ -93,7 +107,7 @@ def run(task: Task, rounds: int) -> Outcome:
     parameters = NNAlgorithmParams(
         central_num_iterations=rounds,
         evaluation_frequency=rounds + 1,
-        train_cohort_size=task.config.clients_per_round,
+        train_cohort_size=len(sampled[0]),
         val_cohort_size=0,
     )
     local = NNTrainHyperParams(

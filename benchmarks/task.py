@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +21,26 @@ from fedcue.rng import rng, torch_rng
 from fedcue.types import Sizes
 
 Parameters = dict[str, Tensor]
-PROMPTS = "shared_prompts"
+PROMPTS, DEEP, CLASSES = "shared_prompts", "deep_prompts", "class_prompts"
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """What PEP-FedPT mixes its class prompts by at one client."""
+
+    layers: tuple[int, ...]
+    temperature: float
+    prototypes: Tensor  # [L, C, d]
+    log_priors: Tensor  # [C]
+
+    def prompt(self, position: int, cls: Tensor, class_prompts: Tensor) -> Tensor:
+        """Return every image's mixed prompt ``[B, 1, d]``."""
+        similarity = nn.functional.normalize(cls, dim=-1) @ self._directions(position).T
+        scores = torch.softmax(similarity / self.temperature + self.log_priors, -1)
+        return (scores @ class_prompts)[:, None]
+
+    def _directions(self, position: int) -> Tensor:
+        return nn.functional.normalize(self.prototypes[position], dim=-1)
 
 
 class Task:
@@ -38,6 +60,9 @@ class Task:
         shape = (self.shape.width, self.shape.depth, self.shape.patch)
         self.sizes = Sizes(len(self.dataset.classes), *shape, len(self.clients))
         self.start: Parameters = config.method.table(self.sizes).first(config.seed)
+        classes, layers = self.sizes.classes, getattr(config.method, "layers", ())
+        generator = torch_rng(config.seed, "prototypes")
+        self.prototypes = torch.randn(len(layers), classes, self.sizes.width, generator=generator)
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
 
     def sampled(self, round_: int) -> list[int]:
@@ -61,7 +86,7 @@ class Task:
     def optimiser(self, parameters: Parameters, round_: int) -> torch.optim.SGD:
         """Return the optimiser of a visit."""
         training, decay = self.config.training, self.config.training.lr_decay**round_
-        given = {"head": training.head_lr, PROMPTS: training.prompt_lr}
+        given = {name: training.head_lr if name == "head" else training.prompt_lr for name in parameters}
         rates = {name: training.lr if rate is None else rate for name, rate in given.items()}
         groups = [{"params": [tensor], "lr": rates[name] * decay} for name, tensor in parameters.items()]
         return torch.optim.SGD(groups, momentum=training.momentum, weight_decay=training.weight_decay)
@@ -79,21 +104,56 @@ class Task:
         own = {name: tensor.clone().requires_grad_() for name, tensor in values.items()}
         optimiser = self.optimiser(own, round_)
         images, labels = self.images(client)
+        mixing = self.mixing(client)
+        self.describe(lambda: plain_logits(self.backbone, values, images, mixing))
         for order in self.orders(client, round_):
             for rows in order.split(self.config.training.batch_size):
-                logits = plain_logits(self.backbone, own, images[rows])
-                self.step(optimiser, nn.functional.cross_entropy(logits, labels[rows]))
+                with self.autocast():
+                    logits = plain_logits(self.backbone, own, images[rows], mixing)
+                self.step(optimiser, nn.functional.cross_entropy(logits.float(), labels[rows]))
         return {name: tensor.detach() for name, tensor in own.items()}
 
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the precision that was asked for."""
+        return torch.autocast("cpu", torch.bfloat16, enabled=self.config.precision == "bfloat16")
 
-def plain_logits(vit: VisionTransformer, values: Parameters, images: Tensor) -> Tensor:
+    def mixing(self, client: int) -> Mixing | None:
+        """Return what a client's prompts are mixed by, if the method mixes any."""
+        if CLASSES not in self.start:
+            return None
+        method: Any = self.config.method
+        priors = torch.from_numpy(self.clients[client].class_priors).float()
+        return Mixing(method.layers, method.temperature, self.prototypes, priors.log())
+
+    def describe(self, logits: Callable[[], Tensor]) -> None:
+        """Pass all of a client's images once before training, as PEP-FedPT's centroids need it."""
+        if CLASSES in self.start:
+            with torch.no_grad(), self.autocast():
+                logits()
+
+
+def plain_logits(
+    vit: VisionTransformer, values: Parameters, images: Tensor, mixing: Mixing | None = None
+) -> Tensor:
     """Run every block for every token."""
-    x = vit.embed(images)
+    return vit.norm(prompted(vit.blocks, values, vit.embed(images), mixing))[:, 0] @ values["head"].T
+
+
+def prompted(blocks: Iterable[Any], values: Parameters, x: Tensor, mixing: Mixing | None = None) -> Tensor:
+    """Run blocks with whatever prompts there are."""
     if PROMPTS in values:
         x = torch.cat([x[:, :1], values[PROMPTS].expand(len(x), -1, -1), x[:, 1:]], 1)
-    for block in vit.blocks:
+    for index, block in enumerate(blocks):
+        if DEEP in values:
+            own = values[DEEP][index].expand(len(x), -1, -1)
+            x = torch.cat([x[:, :1], own, x[:, 1 + own.shape[1] * (index > 0) :]], 1)
+        if mixing is not None and index in mixing.layers:
+            position = mixing.layers.index(index)
+            slot = mixing.prompt(position, x[:, 0], values[CLASSES])
+            x = torch.cat([x[:, :1], slot, x[:, 1 + (position > 0) :]], 1)
         x = block(x)
-    return vit.norm(x)[:, 0] @ values["head"].T
+        x = x[0] if isinstance(x, tuple) else x
+    return x
 
 
 def average(updates: Sequence[Parameters]) -> Parameters:

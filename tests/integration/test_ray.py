@@ -31,6 +31,7 @@ from fedcue.record.folder import read_metrics, read_summary
 from fedcue.registry import METHODS
 from fedcue.rounds.on_ray import cluster as clusters
 from fedcue.rounds.on_ray.engine import RayEngine
+from fedcue.rounds.on_ray.pool import Member, Pool, Visit
 from fedcue.types import ClientMemory, Download, Tensors, pack
 
 pytestmark = pytest.mark.ray
@@ -89,6 +90,125 @@ def test_a_worker_and_a_node_that_are_killed_in_a_visit_change_no_bit(cluster: A
     assert_same_run(whole.folder, struck.folder)
     assert [record["nodes"] for record in seen.records] == [3, 2, 2]
     assert not any("failures" in record for record in read_metrics(struck.folder))
+
+
+@pytest.mark.parametrize("moment", ["warm_up", "first train", "last train", "test", "last test"])
+def test_a_worker_that_is_killed_at_any_moment_changes_no_bit(
+    cluster: Any, moment: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """PEP asks clients before round 0; tests come after every round and at the end."""
+    settings = ["rounds=3", "evaluation.every=1", "clients_per_round=3"]
+    whole = fedcue.run(config("pep", *settings), tmp_path / "whole")
+    step, hit = moment.split()[-1], []
+    count = 0 if moment.startswith("last") else 1
+
+    def strike(pool: Pool, member: Member, visit: Visit) -> None:
+        nonlocal count
+        if visit.step != step or hit:
+            return
+        if moment == "last train":
+            count = int(visit.job[0][1] == 2)
+        elif moment == "last test":
+            count = int((tmp_path / "struck" / "metrics.jsonl").read_text().count("\n") == 2)
+        if count:
+            assert member.arrival is not None
+            hit.append(member.arrival.process)
+            os.kill(member.arrival.process, signal.SIGKILL)
+
+    after_giving(strike, monkeypatch)
+    struck = fedcue.run(on_ray(cluster, "pep", *settings), tmp_path / "struck")
+    assert hit
+    assert_same_run(whole.folder, struck.folder)
+    assert not any("failures" in record for record in read_metrics(struck.folder))
+
+
+def test_two_nodes_that_are_killed_at_once_change_no_bit(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = ["rounds=3", "clients_per_round=4"]
+    whole = fedcue.run(config("fedvpt", *settings), tmp_path / "whole")
+    doomed = list(cluster.worker_nodes)
+    assert len(doomed) == 2
+    hit: list[int] = []
+
+    def strike(pool: Pool, member: Member, visit: Visit) -> None:
+        if visit.step == "train" and visit.job[0][1] == 1 and pool.ready == 3 and not hit:
+            hit.extend(raylet_of(node) for node in doomed)
+            for process in hit:
+                os.kill(process, signal.SIGKILL)
+
+    after_giving(strike, monkeypatch)
+    try:
+        struck = fedcue.run(on_ray(cluster, "fedvpt", *settings, "workers=3"), tmp_path / "struck")
+    finally:
+        for node in doomed:
+            cluster.remove_node(node, allow_graceful=False)
+            cluster.add_node(**NODE)
+    assert hit
+    assert_same_run(whole.folder, struck.folder)
+
+
+def test_two_runs_at_once_on_one_cluster_do_not_disturb_each_other(cluster: Any, tmp_path: Path) -> None:
+    settings = [*SMALL, "rounds=2", "method=fedvpt"]
+    whole = fedcue.run(config("fedvpt", "rounds=2"), tmp_path / "whole")
+    alone = fedcue.run(fedcue.configure("default", settings), tmp_path / "alone")
+    command = [
+        sys.executable,
+        "-m",
+        "fedcue",
+        "run",
+        *settings,
+        "engine=ray",
+        "--out",
+        str(tmp_path / "other"),
+    ]
+    other = subprocess.Popen(
+        command,
+        env={**os.environ, "RAY_ADDRESS": cluster.address},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        here = fedcue.run(on_ray(cluster, "fedvpt", "rounds=2"), tmp_path / "here")
+        output, _ = other.communicate(timeout=300)
+    finally:
+        other.kill()
+    assert other.returncode == 0, output
+    assert_same_run(whole.folder, here.folder)
+    assert (tmp_path / "other" / "model.safetensors").read_bytes() == (
+        alone.folder / "model.safetensors"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:9", "127.0.0.1:1", "nowhere.invalid:6379", "6379", "a b", "auto"]
+)
+def test_an_address_where_nothing_is_ends_in_words(address: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedcue", "run", *SMALL, "engine=ray", f"engine.address={address}"]
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    found = subprocess.run(
+        [*command, "--out", str(tmp_path / "run")],
+        env={**environment, "RAY_TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert found.returncode == 2, found.stdout + found.stderr
+    assert f"No Ray cluster answers at {address} (" in (found.stdout + found.stderr).replace("\n", " ")
+    assert "Traceback" not in found.stdout + found.stderr
+
+
+def after_giving(strike: Callable[[Pool, Member, Visit], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do something whenever a worker was given a visit."""
+    give = Pool._give
+
+    def given(self: Pool, member: Member, visit: Visit) -> None:
+        give(self, member, visit)
+        strike(self, member, visit)
+
+    monkeypatch.setattr(Pool, "_give", given)
 
 
 def test_a_node_that_joins_is_used_for_the_next_visits(cluster: Any) -> None:
@@ -150,19 +270,26 @@ def test_runs_of_a_grid_share_the_cluster(cluster: Any, tmp_path: Path) -> None:
     assert {read_summary(cell.folder)["workers"] for cell in cells} == {1}
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)]
+)
 def test_a_run_that_is_stopped_or_killed_leaves_no_process(tmp_path: Path, number: int, code: int) -> None:
     settings = [*SMALL, "rounds=500", "evaluation.every=0", "engine=ray", "method=fedvpt"]
     command = [sys.executable, "-m", "fedcue", "run", *settings, "--out", str(tmp_path / "run")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
     metrics = tmp_path / "run" / "metrics.jsonl"
     until(lambda: (metrics.exists() and metrics.stat().st_size) or process.poll() is not None)
     started = descendants(process.pid)
     assert started
-    process.send_signal(number)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as Ctrl-C does: to the cluster's processes, too
+    else:
+        process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == code, output
-    assert (f"go on with: fedcue resume {tmp_path / 'run'}" in output) == (number == signal.SIGTERM)
+    assert (f"go on with: fedcue resume {tmp_path / 'run'}" in output) == (number != signal.SIGKILL)
     until(lambda: not any(alive(one) for one in started))
 
 
