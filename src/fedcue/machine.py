@@ -1,4 +1,4 @@
-"""What a process has of the machine: memory shared with forked ones, threads, peak memory, the network."""
+"""What a process has of the machine: shared memory, threads, signals, peak memory, the network."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ import resource
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from types import FrameType
 
 import torch
 from torch import Tensor
+
+from fedcue.errors import Interrupted
 
 
 def shared_zeros(
@@ -90,3 +94,41 @@ def _peak_of(pid: int | None) -> int:
     status = Path(f"/proc/{pid}/status")
     found = re.search(r"VmHWM:\s*(\d+)", status.read_text()) if status.is_file() else None
     return int(found[1]) if found else 0
+
+
+class StopFlag:
+    """Zero until a signal came, then its number; lives in memory shared with worker processes."""
+
+    def __init__(self) -> None:
+        self._number = shared_zeros([1], torch.int32).numpy()  # read without an operator of torch
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a signal came."""
+        return bool(self._number[0])
+
+    def check(self) -> None:
+        """Raise ``Interrupted`` if a signal came; called between batches."""
+        if self._number[0]:
+            raise Interrupted(int(self._number[0]))
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Set the flag on the first SIGINT or SIGTERM; a second one acts as usual."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def set_flag(number: int, frame: FrameType | None) -> None:
+            self._number[0] = number
+            for other, handler in before.items():
+                signal.signal(other, handler)
+
+        for number in before:
+            signal.signal(number, set_flag)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -19,14 +19,11 @@ TWISTER_WORDS = 624
 """Words of 32 bits in the state of torch's generator, a Mersenne Twister."""
 
 
-def _sequence(seed: int, names: tuple[str | int, ...]) -> np.random.SeedSequence:
-    digest = hashlib.sha256(repr((seed, *names)).encode()).digest()
-    return np.random.SeedSequence(np.frombuffer(digest, dtype=np.uint32).tolist())
-
-
 def rng(seed: int, *names: str | int) -> np.random.Generator:
     """Return the numpy generator of the stream ``names`` under ``seed``."""
-    return np.random.Generator(np.random.PCG64(_sequence(seed, names)))
+    digest = hashlib.sha256(repr((seed, *names)).encode()).digest()
+    sequence = np.random.SeedSequence(np.frombuffer(digest, dtype=np.uint32).tolist())
+    return np.random.Generator(np.random.PCG64(sequence))
 
 
 def torch_rng(seed: int, *names: str | int) -> torch.Generator:

@@ -86,6 +86,8 @@ class TensorTable:
         """What the uploads are, by name; undeclared ones are left out."""
         self.each = tuple(spec.name for spec in self.uploads if spec.each or spec.kind == "own")
         """Names of the uploads of which the server needs every client's own and not only their sum."""
+        self.weighted = {spec.name for spec in specs if spec.weighted}
+        """Names of those to which the clients' weights apply in sums."""
         self.class_axes = {spec.name: spec.rows for spec in specs if spec.rows is not None}
         """The class axis by name, for tensors of which a client needs its own classes' rows."""
         self._by_name = {spec.name: spec for spec in specs}

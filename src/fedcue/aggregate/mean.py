@@ -40,8 +40,7 @@ class Sums:
         for name, tensor in update.tensors.items():
             if self.table.kinds.get(name) == "own":
                 continue
-            weighted = name in self.table and self.table[name].weighted
-            term = tensor.to(torch.float64) * (weight if weighted else 1.0)
+            term = tensor.to(torch.float64) * (weight if name in self.table.weighted else 1.0)
             self.tensors[name] = self.tensors[name] + term if name in self.tensors else term
 
     def count(self, update: Update) -> float:

@@ -140,13 +140,19 @@ def load_model(config: RunConfig) -> PromptedViT:
     With a cluster the device is a worker's; the machine that gathers what they send may have none like it.
     """
     device = "cpu" if config.engine.name == "ray" else config.device
-    check_device(device)
     backbone = load_backbone(config.backbone.name, config.backbone.image_size)
     return prompted(config, backbone, device)
 
 
 def prompted(config: RunConfig, backbone: VisionTransformer, device: str) -> PromptedViT:
     """Return the frozen backbone on a device, to be run in the precision asked for."""
+    try:
+        torch.empty(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(
+            f"device={device!r} cannot be used here: {str(error)[:200]}. Give device=cpu, or cuda where "
+            "there is a GPU."
+        ) from error
     if config.precision == "bfloat16" and has_bfloat16(device) is False:
         log.warning("This processor has no bfloat16: precision=bfloat16 is emulated, slower than float32.")
     return PromptedViT(backbone.to(device), config.precision, config.backbone.feature_norm)
@@ -163,17 +169,6 @@ def frozen_values(
     method, cache = config.method, config.cache
     first, bare = method.first_block(sizes), method.bare_blocks(sizes)
     return FrozenCache(model, pixels.__getitem__, groups, first, bare, cache.limit_mb * 2**20, cache.folder)
-
-
-def check_device(device: str) -> None:
-    """Refuse a device on which nothing can be computed here."""
-    try:
-        torch.empty(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(
-            f"device={device!r} cannot be used here: {str(error)[:200]}. Give device=cpu, or cuda where "
-            "there is a GPU."
-        ) from error
 
 
 def decode_used(

@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from fedcue.clients.interrupt import StopFlag
 from fedcue.clients.priors import concentration_of, estimate_priors
 from fedcue.config.settings import RunConfig
 from fedcue.data.clients import ClientData, Pool
 from fedcue.data.dataset import Indices
 from fedcue.data.pixels import flip_and_crop
 from fedcue.errors import ClientError
+from fedcue.machine import StopFlag
 from fedcue.methods.client import Client, Fit
 from fedcue.model.prompted import PromptedViT
 from fedcue.privacy.guard import Guard, Protection

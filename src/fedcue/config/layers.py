@@ -81,9 +81,8 @@ def resolve(
             folded["precision"] = fast_precision(str(folded.get("device", "cpu")))
         if data is not None:
             folded["data"] = {"name": DATASETS.name_of(type(data))}
-        own.recognise(folded)
-        if own.is_open(folded):
-            folded = own.decided(_validate(own.provisional(folded), trusted, data), folded)
+        if own.OWN in (_name_of("data", folded), _name_of("partition", folded)):
+            folded = own.decided(folded, lambda known: _validate(known, trusted, data))
         if isinstance(folded.get("partition"), dict):  # clients of the data's own are kept by default
             named = {"partition", "partition.name"} & set(overrides or {})
             folded["partition"].setdefault("own_clients", "mix" if named else "keep")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -26,33 +27,17 @@ PER_ROUND, PASSES, ROUNDS = 5, 4, (5, 50)
 """Clients in a round, how often an image is trained on about, and rounds at least and at most."""
 
 
-def recognise(settings: dict[str, Any]) -> None:
-    """Put the name of the reader that suits the files in the place of ``data=own``."""
-    data = settings.get("data")
-    if not isinstance(data, dict) or data.get("name") != OWN:
-        return
-    root = data.get("root")
-    if not isinstance(root, str | Path) or not str(root):
-        raise ConfigError(
-            "Where are your images? Give data.root=FOLDER, or the path of a list (.csv, .parquet)."
-        )
-    data["name"] = DATASETS.name_of(type(guess(Path(root))))
+def decided(open_settings: Mapping[str, Any], known: Callable[[dict[str, Any]], RunConfig]) -> dict[str, Any]:
+    """Return the settings with what was left open: reader, partition, clients in a round and rounds.
 
-
-def is_open(settings: Mapping[str, Any]) -> bool:
-    """Tell whether the partition is still to be decided."""
-    partition = settings.get("partition")
-    return isinstance(partition, Mapping) and partition.get("name") == OWN
-
-
-def provisional(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with some partition, to see what else they say."""
-    plain = {key: dict(value) if isinstance(value, Mapping) else value for key, value in settings.items()}
-    return plain | {"partition": {"name": Natural.name}}
-
-
-def decided(config: RunConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that were open: partition, clients in a round and rounds."""
+    ``known`` makes a configuration of settings, to see what they say besides.
+    """
+    settings = deepcopy(dict(open_settings))
+    if settings["data"]["name"] == OWN:
+        settings["data"]["name"] = _reader(settings["data"].get("root"))
+    if settings["partition"]["name"] != OWN:
+        return settings
+    config = known(deepcopy(settings) | {"partition": {"name": Natural.name}})
     dataset = config.data.outline(config.seed)
     given = {key: value for key, value in settings["partition"].items() if key != "name"}
     chosen = _suggested(dataset, config.seed)
@@ -63,6 +48,15 @@ def decided(config: RunConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
     least, most = ROUNDS
     rounds = min(most, max(least, math.ceil(PASSES * training / max(1, drawn))))
     return {"rounds": rounds, **settings, "clients_per_round": drawn, "partition": partition}
+
+
+def _reader(root: Any) -> str:
+    """Return the name of the reader that suits the files."""
+    if not isinstance(root, str | Path) or not str(root):
+        raise ConfigError(
+            "Where are your images? Give data.root=FOLDER, or the path of a list (.csv, .parquet)."
+        )
+    return DATASETS.name_of(type(guess(Path(root))))
 
 
 def _suggested(dataset: Dataset, seed: int) -> PartitionOptions:

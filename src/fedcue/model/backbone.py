@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from fedcue.errors import BackboneError, shown
 from fedcue.foreign import expanded, text_of
@@ -52,8 +51,8 @@ def load_backbone(name: str = EMBEDDED, image_size: int | None = None) -> Vision
         )
         tensors = {name: file.get_tensor(name).to(torch.float32, copy=True) for name in names}
     tensors["pos_embed"] = interpolate_positions(tensors["pos_embed"], architecture.patches, prefix)
-    strange = [f"{name} holds values that are not finite" for name, t in tensors.items() if not _finite(t)]
-    _refuse(weights, strange)
+    strange = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
+    _refuse(weights, [f"{name} holds values that are not finite" for name in strange])
     model.load_state_dict(tensors, assign=True)
     return model.eval().requires_grad_(False)
 
@@ -235,10 +234,6 @@ def _check_shapes(weights: Path, given: Mapping[str, Shape], wanted: Mapping[str
         if given[name] != wanted[name]
     ]
     _refuse(weights, problems)
-
-
-def _finite(tensor: Tensor) -> bool:
-    return bool(torch.isfinite(tensor).all())
 
 
 def _refuse(weights: Path, problems: Sequence[str]) -> None:

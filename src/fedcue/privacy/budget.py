@@ -71,17 +71,18 @@ class Budget:
 
     def warm_up(self) -> None:
         """Count the releases of the warm start."""
-        if releases_before(self.table):
-            self._release(self.schedule.first(), self._worth, "The warm start")
+        if isinstance(self.privacy, DifferentialPrivacy) and releases_before(self.table):
+            self._release(self.privacy, self.schedule.first(), self._worth, "The warm start")
 
     def visit(self, clients: Iterable[int], round_: int) -> None:
         """Count the releases of a round that is about to start, unless the budget does not allow it."""
-        self._release(list(clients), releases_of_a_visit(self.table), f"Round {round_ + 1}")
+        if isinstance(self.privacy, DifferentialPrivacy):
+            releases = releases_of_a_visit(self.table)
+            self._release(self.privacy, list(clients), releases, f"Round {round_ + 1}")
 
-    def _release(self, clients: Sequence[int], releases: float, when: str) -> None:
-        privacy = self.privacy
-        if not isinstance(privacy, DifferentialPrivacy):
-            return
+    def _release(
+        self, privacy: DifferentialPrivacy, clients: Sequence[int], releases: float, when: str
+    ) -> None:
         after = self.ledger.after(clients, releases)
         if privacy.noise is not None:
             epsilon = after.epsilon(privacy.noise, privacy.delta)

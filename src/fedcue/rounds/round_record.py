@@ -15,14 +15,14 @@ from fedcue.train.sgd import rate
 from fedcue.types import ClientMemory, Update
 
 
+@dataclass
 class Patience:
     """Watches the evaluated rounds of a run; says when as many as its limit were no better than the best."""
 
-    def __init__(self, limit: int | None) -> None:
-        self.limit = limit
-        self.best: tuple[float, int] | None = None
-        """The best mean accuracy so far, and the round that had it first."""
-        self.since = 0
+    limit: int | None
+    best: tuple[float, int] | None = None
+    """The best mean accuracy so far, and the round that had it first."""
+    since: int = 0
 
     def add(self, *records: Mapping[str, Any]) -> None:
         """Take evaluated rounds in; others change nothing."""

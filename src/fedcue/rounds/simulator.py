@@ -68,21 +68,18 @@ class Simulator(ABC):
     ) -> Iterator[tuple[Update, ClientMemory] | Failure]:
         """Train clients; yield updates and memories, or failures, in the order of ``jobs``."""
         packed = ((_pack_download(download), pack(memory.tensors)) for download, memory in jobs)
-        for outcome in self._trained(packed):
+        if self.together == 1:
+            outcomes = self._map(train, packed)
+        else:
+            groups = iter(lambda: list(islice(packed, self.together)), [])
+            clients = (([sent[0] for sent, _ in group], group) for group in groups)
+            outcomes = chain.from_iterable(self._map(train_in_one_batch, clients))
+        for outcome in outcomes:
             if isinstance(outcome, Failure):
                 yield outcome
             else:
                 update, memory = outcome
                 yield _unpack_update(update), ClientMemory(unpack(memory))
-
-    def _trained(self, jobs: Iterable[tuple[_PackedDownload, bytes]]) -> Iterator[Any]:
-        """Yield outcomes of training in the order of ``jobs``: one by one or several in a batch."""
-        if self.together == 1:
-            return self._map(train, jobs)
-        left = iter(jobs)
-        groups = iter(lambda: list(islice(left, self.together)), [])
-        clients = (([packed[0] for packed, _ in group], group) for group in groups)
-        return chain.from_iterable(self._map(train_in_one_batch, clients))
 
     def test(self, jobs: Iterable[TestJob]) -> Iterator[Prediction | Failure]:
         """Test groups of clients; yield predictions in the order of ``jobs``, and who failed."""
@@ -166,17 +163,26 @@ def _unpack_update(packed: _PackedUpdate) -> Update:
     return Update(client, samples, unpack(tensors), loss)
 
 
-def _here() -> Host:
+@contextmanager
+def at_work(step: str, clients: Sequence[int], finished_rounds: int | None = None) -> Iterator[Host]:
+    """Yield those who do the clients' work; a bug's traceback says at which client, round and step it was."""
     assert _host is not None, "let_work comes first"
-    return _host
+    begin_visit(clients)
+    try:
+        yield _host
+    except (*SUFFERED, Interrupted):
+        raise
+    except Exception as error:
+        when = "" if finished_rounds is None else f" in round {finished_rounds + 1}"
+        error.add_note(f"This is a bug, not a failure of the client: {step} of client {clients[0]}{when}.")
+        raise
 
 
 def warm_up(client: int) -> _PackedUpdate | Failure | None:
     """Ask a client for its reply before round 0."""
     try:
-        begin_visit([client])
-        with naming_bugs("warm up", client):
-            reply = _here().warm_up(client)
+        with at_work("warm up", [client]) as host:
+            reply = host.warm_up(client)
     except SUFFERED as error:
         return Failure(client, str(error))
     return None if reply is None else _pack_update(reply)
@@ -186,9 +192,8 @@ def train(packed: _PackedDownload, memory: bytes) -> tuple[_PackedUpdate, bytes]
     """Train a client; return its update and what it remembers."""
     download = _unpack_download(packed)
     try:
-        begin_visit([download.client])
-        with naming_bugs("training", download.client, download.round):
-            update, memory_after = _here().train(download, ClientMemory(unpack(memory)))
+        with at_work("training", [download.client], download.round) as host:
+            update, memory_after = host.train(download, ClientMemory(unpack(memory)))
     except SUFFERED as error:
         return Failure(download.client, str(error))
     return _pack_update(update), pack(memory_after.tensors)
@@ -200,9 +205,9 @@ def train_in_one_batch(
     """Train clients together or, if what one suffers stops all of them, one by one."""
     unpacked = [(_unpack_download(packed), ClientMemory(unpack(memory))) for packed, memory in jobs]
     try:
-        begin_visit(clients)
-        with naming_bugs(f"training with engine.together={len(clients)}", clients[0], unpacked[0][0].round):
-            outcomes = list(train_together(_here(), unpacked))
+        step = f"training with engine.together={len(clients)}"
+        with at_work(step, clients, unpacked[0][0].round) as host:
+            outcomes = list(train_together(host, unpacked))
     except SUFFERED:
         return [train(*job) for job in jobs]
     return [
@@ -219,9 +224,8 @@ def test(
     """Test clients together or, if one of them fails, one by one."""
     download = _unpack_download(packed)
     try:
-        begin_visit(clients)
-        with naming_bugs("test", clients[0], download.round):
-            return [_here().test(clients, download, ClientMemory(unpack(memory)), final)]
+        with at_work("test", clients, download.round) as host:
+            return [host.test(clients, download, ClientMemory(unpack(memory)), final)]
     except SUFFERED as error:
         if len(clients) == 1:
             return [Failure(clients[0], str(error))]
@@ -232,16 +236,3 @@ STEPS: Mapping[str, Callable[..., Any]] = {
     step.__name__: step for step in (warm_up, train, train_in_one_batch, test)
 }
 """What a client can be asked to do, by name."""
-
-
-@contextmanager
-def naming_bugs(step: str, client: int, finished_rounds: int | None = None) -> Iterator[None]:
-    """Say in the traceback of a bug at which client, in which round and step it happened."""
-    try:
-        yield
-    except (*SUFFERED, Interrupted):
-        raise
-    except Exception as error:
-        when = "" if finished_rounds is None else f" in round {finished_rounds + 1}"
-        error.add_note(f"This is a bug, not a failure of the client: {step} of client {client}{when}.")
-        raise

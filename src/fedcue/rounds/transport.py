@@ -60,15 +60,14 @@ class Traffic:
     upload_bytes: int = 0
     download_bytes: int = 0
 
-    def down(self, tensors: Tensors) -> None:
-        """Count a download."""
-        self.download_floats += count_floats(tensors)
-        self.download_bytes += count_bytes(tensors)
-
-    def up(self, tensors: Tensors) -> None:
-        """Count an upload."""
-        self.upload_floats += count_floats(tensors)
-        self.upload_bytes += count_bytes(tensors)
+    def add(self, tensors: Tensors, *, up: bool) -> None:
+        """Count an upload or a download."""
+        floats, size = count_floats(tensors), count_bytes(tensors)
+        if up:
+            self.upload_floats, self.upload_bytes = self.upload_floats + floats, self.upload_bytes + size
+        else:
+            self.download_floats += floats
+            self.download_bytes += size
 
 
 @dataclass
@@ -106,7 +105,7 @@ class Wire:
         self.received[download.client] = download.round
         message = self._encode(sent, download.client)
         if not self.config.pooled:  # there is one place, and nothing travels
-            self.traffic.down(message)
+            self.traffic.add(message, up=False)
         return replace(download, tensors={**kept, **self._decode(message, sent, {})})
 
     def upload(self, update: Update, state: Tensors) -> Update:
@@ -116,7 +115,7 @@ class Wire:
         """
         message = self._encode(update.tensors, update.client)
         if not self.config.pooled:
-            self.traffic.up(message)
+            self.traffic.add(message, up=True)
         return replace(update, tensors=self._decode(message, update.tensors, state))
 
     def note_changes(self, before: Tensors, after: Tensors, finished_rounds: int) -> None:

@@ -20,9 +20,8 @@ from typing import Any
 
 import torch
 
-from fedcue.clients.interrupt import StopFlag
 from fedcue.errors import ClientError, FedcueError
-from fedcue.machine import end_with_parent, shared_zeros
+from fedcue.machine import StopFlag, end_with_parent, shared_zeros
 
 LOOK = 1.0
 """Seconds between two looks at the workers while a result is waited for."""

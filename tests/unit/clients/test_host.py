@@ -11,7 +11,7 @@ from fedcue.clients.federation import load_federation
 from fedcue.clients.host import Host, check_finite
 from fedcue.config.layers import load
 from fedcue.errors import ClientError
-from fedcue.rounds.simulator import naming_bugs
+from fedcue.rounds.simulator import at_work, let_work
 from fedcue.types import ClientMemory, Download, Update
 
 
@@ -66,13 +66,14 @@ def test_an_update_that_is_not_a_number_is_a_failure_by_name() -> None:
         check_finite(Update(0, 1, {"head": torch.tensor([1.0, torch.nan])}))
 
 
-def test_a_bug_says_where_it_happened_and_a_failure_does_not() -> None:
-    with pytest.raises(KeyError) as bug, naming_bugs("training", 3, 7):
+def test_a_bug_says_where_it_happened_and_a_failure_does_not(host: Host) -> None:
+    let_work(host)
+    with pytest.raises(KeyError) as bug, at_work("training", [3], 7):
         raise KeyError("misspelt")
     assert bug.value.__notes__ == [
         "This is a bug, not a failure of the client: training of client 3 in round 8."
     ]
-    with pytest.raises(ClientError) as failure, naming_bugs("training", 3, 7):
+    with pytest.raises(ClientError) as failure, at_work("training", [3], 7):
         raise ClientError("it tripped")
     assert not hasattr(failure.value, "__notes__")
 

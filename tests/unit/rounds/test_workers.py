@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedcue.clients.interrupt import StopFlag
 from fedcue.errors import ClientError, FedcueError, Interrupted
+from fedcue.machine import StopFlag
 from fedcue.rounds import workers
 from fedcue.rounds.workers import Workers, begin_visit
 

@@ -106,17 +106,17 @@ class Partition:
     @property
     def notes(self) -> list[str]:
         """What a user should know: clients and images left out, clients that cannot be tested."""
+        notes = []
+        if self.instead_of:
+            notes.append(
+                f"The dataset's own {many(len(self), 'client')} are kept; partition={self.instead_of} is not "
+                f"used. To share their images out anew, give partition={self.instead_of} on the command line."
+            )
+        notes += self.left_out.notes()
         untested = [self.names[client] for client in np.flatnonzero(self.test_sizes == 0).tolist()]
-        told = [f"{counted(untested, ('has', 'have'))} no test image and cannot be tested."]
-        kept = [
-            f"The dataset's own {many(len(self), 'client')} are kept; partition={self.instead_of} is not "
-            f"used. To share their images out anew, give partition={self.instead_of} on the command line."
-        ]
-        return [
-            *(kept if self.instead_of else []),
-            *self.left_out.notes(),
-            *(told if untested else []),
-        ]
+        if untested:
+            notes.append(f"{counted(untested, ('has', 'have'))} no test image and cannot be tested.")
+        return notes
 
     def pool(self, part: Literal["train", "test"]) -> Indices:
         """Return all images that any client has, sorted."""

@@ -21,7 +21,13 @@ class Digits(DataOptions):
 
     def read(self) -> Dataset:
         """Read the digits from the installed scikit-learn."""
-        table = np.loadtxt(_file(), delimiter=",")
+        package = find_spec("sklearn")  # importing it would take longer than all else of a start
+        if package is None or package.origin is None:
+            raise DataError(
+                "data=digits comes with scikit-learn. Give pip install scikit-learn, or other data."
+            )
+        file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+        table = np.loadtxt(file, delimiter=",")
         pixels = np.round(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
         return Dataset(
             name=self.name,
@@ -30,11 +36,3 @@ class Digits(DataOptions):
             is_test=np.zeros(len(pixels), dtype=np.bool_),
             images=ArrayImages(self.name, pixels),
         )
-
-
-def _file() -> Path:
-    """Return where scikit-learn keeps the digits; importing it would take longer than all else of a start."""
-    package = find_spec("sklearn")
-    if package is None or package.origin is None:
-        raise DataError("data=digits comes with scikit-learn. Give pip install scikit-learn, or other data.")
-    return Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"

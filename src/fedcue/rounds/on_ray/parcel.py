@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedcue.clients.federation import Federation, check_device, gather, prompted, split
+from fedcue.clients.federation import Federation, gather, prompted, split
 from fedcue.clients.host import Host
 from fedcue.config.layers import dump, resolve
 from fedcue.data.dataset import Dataset
@@ -60,7 +60,6 @@ class Parcel:
         """Return the clients at work on this machine."""
         sys.path += [path for path in self.paths if path not in sys.path and os.path.exists(path)]
         config = resolve(self.settings, name=self.settings["recipe"])
-        check_device(config.device)
         backbone = VisionTransformer(self.architecture)
         backbone.load_state_dict({name: torch.tensor(array) for name, array in self.weights.items()})
         model = prompted(config, backbone.eval().requires_grad_(False), config.device)
