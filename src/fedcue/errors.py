@@ -6,7 +6,7 @@ import difflib
 import reprlib
 from collections.abc import Iterable
 
-MAX_NAMES = 50
+_MAX_NAMES = 50
 """Names listed in a message at most."""
 
 
@@ -57,8 +57,8 @@ class Interrupted(Exception):  # noqa: N818
 def unknown(kind: str, given: str, known: Iterable[str]) -> str:
     """Return "Unknown kind 'given'. Known: ... Did you mean ...?" with the nearest known name."""
     names = sorted(known)
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    message = f"Unknown {kind} {shown(given)}. Known: {', '.join(names[:MAX_NAMES]) or 'none'}{more}."
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    message = f"Unknown {kind} {shown(given)}. Known: {', '.join(names[:_MAX_NAMES]) or 'none'}{more}."
     nearest = difflib.get_close_matches(given[:100], names, n=1, cutoff=0.5)
     return f"{message} Did you mean {nearest[0]!r}?" if nearest else message
 

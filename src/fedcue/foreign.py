@@ -8,10 +8,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-MAX_TEXT = 2**28
+_MAX_TEXT = 2**28
 """Bytes of a text file at most."""
 
-MAX_PARSED = 2**30
+_MAX_PARSED = 2**30
 """Bytes that a text and what it says may take in memory."""
 
 
@@ -44,11 +44,11 @@ def expanded(path: str | Path) -> Path:
 
 def text_of(path: Path) -> str:
     """Return a text file's content; refuse, as a ValueError, what would take much memory as JSON or CSV."""
-    data = ordinary(path, MAX_TEXT).read_bytes()
+    data = ordinary(path, _MAX_TEXT).read_bytes()
     marks = data.count(b"[") + data.count(b"{")
     values = data.count(b",") + data.count(b":") + data.count(b"\n")
-    if (2 if data.isascii() else 5) * len(data) + 90 * marks + 40 * values > MAX_PARSED:
-        raise ValueError(f"what it says would take more than {MAX_PARSED // 2**20} MiB")
+    if (2 if data.isascii() else 5) * len(data) + 90 * marks + 40 * values > _MAX_PARSED:
+        raise ValueError(f"what it says would take more than {_MAX_PARSED // 2**20} MiB")
     return data.decode()
 
 
@@ -56,14 +56,14 @@ MAX_BYTES = 2 * 2**20
 """Size of a file at most."""
 
 
-MAX_PARTS = 64
+_MAX_PARTS = 64
 """Parts of a dotted key at most: a parser's memory grows with their square."""
 
 
 _PART = r"""(?:(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 
 
-_LONG_KEY = re.compile(rf"{_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_PARTS}}}")
+_LONG_KEY = re.compile(rf"{_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_MAX_PARTS}}}")
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     found = _LONG_KEY.search(text)
     if found:
         line = text.count("\n", 0, found.start()) + 1
-        raise ValueError(f"a name of more than {MAX_PARTS} dotted parts (line {line})")
+        raise ValueError(f"a name of more than {_MAX_PARTS} dotted parts (line {line})")
     return tomllib.loads(text)
 
 

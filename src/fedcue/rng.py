@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-TWISTER_WORDS = 624
+_TWISTER_WORDS = 624
 """Words of 32 bits in the state of torch's generator, a Mersenne Twister."""
 
 
@@ -37,7 +37,7 @@ def torch_rng(seed: int, *names: str | int) -> torch.Generator:
     generator = torch.Generator()
     state = generator.get_state()
     # As 64-bit numbers: the seed, two flags, the position, and a word of the Mersenne Twister in each of 624.
-    state.numpy().view(np.uint64)[3 : 3 + TWISTER_WORDS] = _words(seed, names, TWISTER_WORDS)
+    state.numpy().view(np.uint64)[3 : 3 + _TWISTER_WORDS] = _words(seed, names, _TWISTER_WORDS)
     generator.set_state(state)
     return generator
 

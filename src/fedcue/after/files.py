@@ -22,7 +22,7 @@ from fedcue.errors import ConfigError, DataError, printable
 CHUNK = 100
 """Files whose pixels are in memory together."""
 
-SAMPLE = 200
+_SAMPLE = 200
 """Files, evenly spread, that say whether the given priors can be right."""
 
 NONE = "None of the images can be read. Give others."
@@ -126,5 +126,5 @@ def doubted(
     """Tell whether a sample of the files contradicts the given priors, or the client's."""
     if priors is None and client is None:
         return False
-    sample = paths[:: -(-len(paths) // SAMPLE)]
+    sample = paths[:: -(-len(paths) // _SAMPLE)]
     return is_doubtful(file_scores(model, sample, client, skip=skip), model.log_priors(priors, client).exp())

@@ -21,7 +21,7 @@ from fedcue.train.batches import Batch
 Picture = Image.Image | str | Path | NDArray[np.uint8] | Tensor
 """One image, or several in one array: whatever ``read_images`` takes."""
 
-ALLOWED = (
+_ALLOWED = (
     "Give PIL images, paths, or uint8 arrays or tensors from 0 to 255 of shape [height, width, 3], "
     "[3, height, width], or several of one of these."
 )
@@ -57,7 +57,7 @@ def read_images(given: Picture | Sequence[Picture], size: int) -> Tensor:
     """Return images as training saw them: upright, RGB, resized, uint8 ``[n, 3, size, size]``."""
     images = list(_each(given))
     if not images:
-        raise DataError(f"No image was given. {ALLOWED}")
+        raise DataError(f"No image was given. {_ALLOWED}")
     source = GivenImages(images)
     return torch.stack([torch.from_numpy(decode(source, index, size)) for index in range(len(images))])
 
@@ -75,7 +75,7 @@ def _each(given: Any) -> Iterator[Image.Image | Path]:
         for one in given:
             yield from _each(one)
     else:
-        raise DataError(f"{type(given).__name__} is no image. {ALLOWED}")
+        raise DataError(f"{type(given).__name__} is no image. {_ALLOWED}")
 
 
 def _pictures(given: Any, kind: str) -> Iterator[Image.Image]:
@@ -83,7 +83,7 @@ def _pictures(given: Any, kind: str) -> Iterator[Image.Image]:
     if kind != "uint8":
         raise DataError(
             f"The images are of type {kind}; the model takes uint8 from 0 to 255 and scales them itself. "
-            f"Undo your own scaling first. {ALLOWED}"
+            f"Undo your own scaling first. {_ALLOWED}"
         )
     pixels = np.asarray(given)
     if pixels.ndim == 3:
@@ -91,7 +91,7 @@ def _pictures(given: Any, kind: str) -> Iterator[Image.Image]:
     first, last = pixels.ndim == 4 and pixels.shape[1] == 3, pixels.ndim == 4 and pixels.shape[3] == 3
     if first == last or 0 in pixels.shape[1:]:
         which = "could have its colours first or last" if first else "has no axis of three colours"
-        raise DataError(f"An array of shape {list(given.shape)} {which}. {ALLOWED}")
+        raise DataError(f"An array of shape {list(given.shape)} {which}. {_ALLOWED}")
     for one in pixels.transpose(0, 2, 3, 1) if first else pixels:
         yield Image.fromarray(np.ascontiguousarray(one))
 

@@ -31,7 +31,7 @@ from fedcue.train.batches import Samples
 from fedcue.train.settings import Training
 from fedcue.types import ClientMemory, ServerState, Sizes, Tensors
 
-FORMAT = "fedcue-model-1"
+_FORMAT = "fedcue-model-1"
 BESIDE = "./backbone"
 """The name of a backbone that lies beside the model, as in a repository of the hub."""
 
@@ -262,8 +262,8 @@ def _description(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise RunFolderError(f"{folder} holds no model.json: give the folder of a finished run.")
     description = read_json(path)
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise RunFolderError(f"{path} is not of format {FORMAT}, which this fedcue reads. Repeat the run.")
+    if not isinstance(description, dict) or description.get("format") != _FORMAT:
+        raise RunFolderError(f"{path} is not of format {_FORMAT}, which this fedcue reads. Repeat the run.")
     return description
 
 

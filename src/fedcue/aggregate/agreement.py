@@ -131,7 +131,7 @@ def bounded(updates: Sequence[Update], reference: Tensors, bound: float | Litera
     What is no change (centroids) is shortened row by row to the median length of its rows.
     """
     names = changed(updates, reference)
-    lengths = torch.stack([flat_change(update, reference).norm() for update in updates])
+    lengths = torch.stack([_flat_change(update, reference).norm() for update in updates])
     limit = _median(lengths) if bound == "median" else torch.tensor(bound)
     factors = torch.nan_to_num((limit / lengths).clamp(max=1), nan=1.0)
     others = [name for name, tensor in updates[0].tensors.items() if name not in names and tensor.ndim > 1]
@@ -187,7 +187,7 @@ def changed(updates: Sequence[Update], reference: Tensors) -> list[str]:
     return [name for name in updates[0].tensors if name in reference]
 
 
-def flat_change(update: Update, reference: Tensors) -> Tensor:
+def _flat_change(update: Update, reference: Tensors) -> Tensor:
     """Return all of an update's changes as one vector; what is no number counts as very large."""
     names = [name for name in update.tensors if name in reference]
     parts = [(update.tensors[name].double() - reference[name].double()).flatten() for name in names]

@@ -99,9 +99,9 @@ def ridge_head(sums: Sums, ridge: float, bias: bool) -> dict[str, Tensor]:
         rows = _noisy_ridge(valid(gram, deviation), class_sums, counts, ridge)
         return {"head": rows, "head_bias": torch.zeros(len(rows))} if bias else {"head": rows}
     if bias:
-        gram, class_sums = append_one(gram, class_sums, counts)
+        gram, class_sums = _append_one(gram, class_sums, counts)
     gram.diagonal().add_(ridge)
-    return unit_rows(_solved(gram, class_sums.T).T, bias)
+    return _unit_rows(_solved(gram, class_sums.T).T, bias)
 
 
 def _solved(gram: Tensor, wanted: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def _noisy_ridge(gram: Tensor, class_sums: Tensor, counts: Tensor, ridge: float)
     on average: published ones have length 1, with which logits of short vectors vanish beside a log prior.
     """
     gram.diagonal().add_(ridge)
-    rows = unit_rows(torch.linalg.solve(gram, class_sums.T).T, bias=False)["head"].double()
+    rows = _unit_rows(torch.linalg.solve(gram, class_sums.T).T, bias=False)["head"].double()
     known = counts > 0
     logits = class_sums[known] / counts[known, None] @ rows[known].T
     ahead = (logits.diagonal() - logits.mean(1)).mean()
@@ -170,18 +170,18 @@ def head_of_means(sums: Sums, shrinkage: float, bias: bool) -> dict[str, Tensor]
     gram = scatter_of_means(sums)[0] + counts.sum() * mean.outer(mean)
     gram.diagonal().add_(shrinkage * (counts - 1).clamp(min=0).sum())
     if bias:
-        gram, class_sums = append_one(gram, class_sums, counts)
-    return unit_rows(class_sums @ torch.linalg.pinv(gram, hermitian=True), bias)
+        gram, class_sums = _append_one(gram, class_sums, counts)
+    return _unit_rows(class_sums @ torch.linalg.pinv(gram, hermitian=True), bias)
 
 
-def append_one(gram: Tensor, class_sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+def _append_one(gram: Tensor, class_sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     """Return ``A [d + 1, d + 1]`` and class sums ``[C, d + 1]`` of the vectors with a 1 appended."""
     sums = torch.cat([class_sums, counts[:, None]], 1)
     total = sums.sum(0)
     return torch.cat([torch.cat([gram, total[None, :-1]]), total[:, None]], 1), sums
 
 
-def unit_rows(weights: Tensor, bias: bool) -> dict[str, Tensor]:
+def _unit_rows(weights: Tensor, bias: bool) -> dict[str, Tensor]:
     """Return a head whose rows have length 1, from weights ``[C, d]`` or, with a bias, ``[C, d + 1]``.
 
     A class nobody holds has weights 0, and the logit 0.

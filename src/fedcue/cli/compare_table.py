@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedcue.grid.compare import Asked
     from fedcue.grid.table import Row
 
-IN_WORDS = {"finished": "finished", "stopped": "goes on", "new": "new", "other": "holds another run"}
+_IN_WORDS = {"finished": "finished", "stopped": "goes on", "new": "new", "other": "holds another run"}
 
 
 def run(
@@ -71,7 +71,7 @@ def show_work(cells: Sequence[Cell], manner: Manner, known: int = 0, tested: int
         typer.echo(json.dumps({"runs": runs, "at_once": at_once, "seconds": round(total)}))
         return
     lines = [
-        [escape(str(one["recipe"])), escape(str(one["run"])), IN_WORDS[str(one["state"])], duration(time)]
+        [escape(str(one["recipe"])), escape(str(one["run"])), _IN_WORDS[str(one["state"])], duration(time)]
         for one, time in zip(runs, seconds, strict=True)
     ]
     if lines:

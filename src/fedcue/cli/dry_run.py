@@ -118,12 +118,12 @@ def _traffic(plan: Plan) -> Rows:
 
 def _arithmetic(plan: Plan) -> Rows:
     arithmetic = plan.arithmetic
-    parts = ", ".join(f"{name} {flop(value)}" for name, value in arithmetic.pflop.items() if value)
+    parts = ", ".join(f"{name} {_flop(value)}" for name, value in arithmetic.pflop.items() if value)
     return [
         ("an image", f"{arithmetic.forward_gmac:.2f} GMAC forward, {arithmetic.backward_gmac:.2f} backward"),
         ("steps", f"{arithmetic.image_steps:,} images trained, all clients tested {arithmetic.evaluations}x"),
-        ("the run", f"{flop(arithmetic.total_pflop)} ({parts})"),
-        ("by formula", f"{flop(arithmetic.formula_pflop)}, every token in every block, nothing kept"),
+        ("the run", f"{_flop(arithmetic.total_pflop)} ({parts})"),
+        ("by formula", f"{_flop(arithmetic.formula_pflop)}, every token in every block, nothing kept"),
     ]
 
 
@@ -170,7 +170,7 @@ def _time(plan: Plan) -> Rows:
     ]
 
 
-def flop(petaflop: float) -> str:
+def _flop(petaflop: float) -> str:
     """Return an amount of arithmetic as people read it."""
     return f"{petaflop:.3g} PFLOP" if petaflop >= 1 else f"{1000 * petaflop:.3g} TFLOP"
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FIRST = "to start with"
 """The group of recipes that lie in no dataset's folder."""
 
-BACKBONES = {
+_BACKBONES = {
     "embedded": "a tiny ViT for 32 pixels, for a first try",
     "FOLDER": "a folder with model.safetensors and config.json",
     "timm/NAME": "an id of the hub, such as timm/vit_small_patch16_224.augreg_in21k",
@@ -42,12 +42,12 @@ def list_(
         _recipes(console, recipes())
         for title, registry in registries.items():
             line(console, f"\n{title}: {', '.join(registry.names())}")
-        line(console, f"\nbackbones: {', '.join(BACKBONES)}")
+        line(console, f"\nbackbones: {', '.join(_BACKBONES)}")
         line(console, "\nfedcue list methods says what each is, fedcue show NAME what it can be set to.")
     elif what in registries:
         _lines(console, {name: summary(registries[what], name) for name in registries[what].names()})
     elif what == "backbones":
-        _lines(console, BACKBONES)
+        _lines(console, _BACKBONES)
     else:
         raise ConfigError(unknown("list", what, ["recipes", *registries, "backbones"]))
 

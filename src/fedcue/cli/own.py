@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 SHOWN = 3
 """Findings of a kind that are told one by one."""
 
-LONG = 3600
+_LONG = 3600
 """Seconds from which on a smaller backbone is recommended."""
 
-QUICKER = "backbone=timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k backbone.image_size=128"
+_QUICKER = "backbone=timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k backbone.image_size=128"
 """What makes a run take a tenth of the time."""
 
 
@@ -54,8 +54,8 @@ def before(console: Console, config: RunConfig) -> None:
         f"plan      about {duration(planned.seconds)} on {many(planned.workers, 'core')} if nothing else "
         f"runs, {size(planned.travel.total_bytes)} travel in all",
     )
-    if planned.seconds > LONG:
-        _say(console, f"          a smaller backbone is quicker: {QUICKER}")
+    if planned.seconds > _LONG:
+        _say(console, f"          a smaller backbone is quicker: {_QUICKER}")
 
 
 def _tell_findings(console: Console, config: RunConfig, report: Report) -> None:

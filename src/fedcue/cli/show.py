@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fedcue.options import Options
 
-ASIDE = ("description", "compare", "paper", "per_method", "scale")
+_ASIDE = ("description", "compare", "paper", "per_method", "scale")
 """Tables of a recipe that are no settings."""
 
 
@@ -112,7 +112,7 @@ def _show_recipe(console: Console, recipe: str) -> None:
         for line in comments:
             console.print(escape(line.removeprefix("# ")), highlight=False, soft_wrap=True)
     settings: dict[str, Any] = {}
-    merge(settings, {key: value for key, value in whole.items() if key not in ASIDE})
+    merge(settings, {key: value for key, value in whole.items() if key not in _ASIDE})
     fields = _fields(settings)
     rows = []
     for key, value in flat(settings).items():

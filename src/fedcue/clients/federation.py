@@ -27,10 +27,10 @@ from fedcue.types import Sizes
 
 log = logging.getLogger(__name__)
 
-PIECE = 16
+_PIECE = 16
 """Images whose frozen values are computed together where clients share images."""
 
-MOST_COUNTED = 1000
+_MOST_COUNTED = 1000
 """Training clients, at most, of whose class mixes the concentration is learned."""
 
 
@@ -51,7 +51,7 @@ class Federation:
     @property
     def used(self) -> NDArray[np.int64]:
         """Every image that is read, once each."""
-        return used_images(self.config, self.clients)
+        return _used_images(self.config, self.clients)
 
     def test_groups(self, without: Collection[int] = ()) -> list[list[int]]:
         """Group consecutive clients into chunks of about ``evaluation.chunk`` test images.
@@ -84,7 +84,7 @@ def load_federation(config: RunConfig, tell: Callable[[str, int, int], None] | N
     tell("loading the backbone", 0, 0)
     model = load_model(config)
     clients = split(config, dataset)
-    wanted, size = used_images(config, clients), model.architecture.image_size
+    wanted, size = _used_images(config, clients), model.architecture.image_size
     pixels = decode_used(config, dataset, wanted, size, partial(tell, "decoding images"))
     clients = clients.without(pixels.bad)
     return gather(config, dataset, clients, pixels, model)
@@ -96,14 +96,14 @@ def gather(
     """Return the federation of these clients, wherever their images and the model come from."""
     roster = describe(config, dataset, model.architecture, clients)
     frozen = frozen_values(config, model, pixels, image_groups(config, clients), roster.sizes)
-    counted = [] if config.privacy.differential else roster.training_clients[:MOST_COUNTED].tolist()
+    counted = [] if config.privacy.differential else roster.training_clients[:_MOST_COUNTED].tolist()
     host = Host(
         config, clients, range(len(clients)), frozen, roster.sizes, roster.protection, counted=counted
     )
     return Federation(config, dataset, clients, pixels, model, roster, host, frozen.level)
 
 
-def used_images(config: RunConfig, clients: Clients) -> NDArray[np.int64]:
+def _used_images(config: RunConfig, clients: Clients) -> NDArray[np.int64]:
     """Return every image that a run reads, once each."""
     parts = [clients.partition.pool("train")]
     if config.evaluation.on == "test":
@@ -118,8 +118,8 @@ def image_groups(config: RunConfig, clients: Clients) -> Sequence[NDArray[np.int
     """
     if not clients.partition.shares_images:
         return [part for client in clients for part in (client.train, client.tested(config.evaluation.on)[0])]
-    everything = np.setdiff1d(used_images(config, clients), clients.bad)
-    return [everything[start : start + PIECE] for start in range(0, len(everything), PIECE)]
+    everything = np.setdiff1d(_used_images(config, clients), clients.bad)
+    return [everything[start : start + _PIECE] for start in range(0, len(everything), _PIECE)]
 
 
 def split(config: RunConfig, dataset: Dataset) -> Clients:

@@ -96,7 +96,7 @@ def concentration_of(clients: Iterable[NDArray[np.int64]]) -> float:
 FALSE_ALARMS = 0.01
 """Of image sets that have the priors they are said to have, at most so many are doubted."""
 
-DOUBT = 0.1
+_DOUBT = 0.1
 """Share of an image's score that is spread over all classes, because a classifier may be wrong and sure."""
 
 
@@ -112,7 +112,7 @@ def contradiction(logits: ArrayLike, priors: ArrayLike) -> float:
     if len(scores) < 2:
         return 0.0
     scores = np.exp(scores - scores.max(1, keepdims=True))
-    scores = (1 - DOUBT) * scores / scores.sum(1, keepdims=True) + DOUBT / scores.shape[1]
+    scores = (1 - _DOUBT) * scores / scores.sum(1, keepdims=True) + _DOUBT / scores.shape[1]
     given = np.asarray(priors, np.float64)
     given = given / given.sum()
 

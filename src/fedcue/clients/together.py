@@ -14,7 +14,7 @@ from fedcue.model.vit import Architecture
 from fedcue.train.together import Learner, fit_together
 from fedcue.types import ClientMemory, Download, Update
 
-KEPT_FOR_BACKWARD = 16
+_KEPT_FOR_BACKWARD = 16
 """Numbers kept of a token in a block until the backward pass, in widths: about what autograd holds on to."""
 
 
@@ -46,7 +46,7 @@ def one_by_one(roster: Roster) -> str:
 
 def bytes_of_a_step(shape: Architecture, images: int) -> int:
     """Return about what one client's training step takes of the memory."""
-    return images * shape.tokens * shape.depth * shape.width * 4 * KEPT_FOR_BACKWARD
+    return images * shape.tokens * shape.depth * shape.width * 4 * _KEPT_FOR_BACKWARD
 
 
 def train_together(

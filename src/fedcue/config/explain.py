@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from fedcue.errors import shown, unknown
 from fedcue.options import Options
 
-MAX_PROBLEMS = 20
+_MAX_PROBLEMS = 20
 """Mistakes told at once at most."""
 
-TYPE_TRIED = re.compile(r"\W|^(int|float|bool|str)$")
+_TYPE_TRIED = re.compile(r"\W|^(int|float|bool|str)$")
 """What pydantic adds to a setting's place where several types are allowed: the one it tried."""
 
 
@@ -21,7 +21,7 @@ def explain(error: ValidationError, model: type[Options]) -> str:
     """Say what was given, what is allowed and what to do, for each mistake."""
     lines: list[str] = []
     for problem in error.errors(include_url=False):
-        key = ".".join(part for part in map(str, problem["loc"]) if not TYPE_TRIED.search(part))
+        key = ".".join(part for part in map(str, problem["loc"]) if not _TYPE_TRIED.search(part))
         if problem["type"] == "extra_forbidden":
             given = ".".join(map(str, problem["loc"]))
             lines.append(unknown("key", given, _keys_beside(problem["loc"], model)))
@@ -41,8 +41,8 @@ def explain(error: ValidationError, model: type[Options]) -> str:
                 lines[-1] = f"{lines[-1][:-1]}, or {message}"
             else:
                 lines.append(given + message)
-    more = [f"... and {len(lines) - MAX_PROBLEMS} more problems."] if len(lines) > MAX_PROBLEMS else []
-    return "\n".join([*dict.fromkeys(lines[:MAX_PROBLEMS]), *more])
+    more = [f"... and {len(lines) - _MAX_PROBLEMS} more problems."] if len(lines) > _MAX_PROBLEMS else []
+    return "\n".join([*dict.fromkeys(lines[:_MAX_PROBLEMS]), *more])
 
 
 def _keys_beside(location: tuple[int | str, ...], model: type[Options]) -> list[str]:

@@ -21,10 +21,10 @@ from fedcue.model.prompted import fast_precision
 from fedcue.options import Options
 from fedcue.registry import DATASETS, METHODS
 
-DEFAULTS = {"aggregate": "mean", "privacy": "none"}
+_DEFAULTS = {"aggregate": "mean", "privacy": "none"}
 """Names of the sections that need not be given."""
 
-RECIPE_ONLY = ("scale", "per_method", "compare", "paper", "description", "profile", "environment")
+_RECIPE_ONLY = ("scale", "per_method", "compare", "paper", "description", "profile", "environment")
 """Keys of a recipe file that choose settings or describe it, and are not settings themselves."""
 
 
@@ -101,7 +101,7 @@ def layers(
     before the options given with them.
     """
     scale, asked = overrides.pop("scale", None), overrides.pop("profile", None)
-    recipe = {key: value for key, value in settings.items() if key not in RECIPE_ONLY}
+    recipe = {key: value for key, value in settings.items() if key not in _RECIPE_ONLY}
     scaled = {} if scale is None else _choice("scale", scale, _table(settings, "scale"))
     names = {key: value for key, value in overrides.items() if key.removesuffix(".name") in NAMED}
     name = _name_of("method", fold([recipe, scaled, names]))
@@ -187,7 +187,7 @@ def _validate(
     engine = settings.get("engine")
     if isinstance(engine, dict) and "workers" in engine:  # another spelling of the one setting
         settings["workers"] = engine.pop("workers")
-    for section, name in DEFAULTS.items():
+    for section, name in _DEFAULTS.items():
         settings[section] = {"name": name, **settings.get(section, {})}
     for section, registry in NAMED.items():
         if registry is not None:

@@ -23,11 +23,11 @@ NAMED: dict[str, Registry | None] = {
 }
 """Sections for which ``section=NAME`` is short for ``section.name=NAME``."""
 
-NOT_INHERITED = ("description", "compare", "paper")
+_NOT_INHERITED = ("description", "compare", "paper")
 """Keys that a recipe built on another one (``base = "NAME"``) does not take over from it."""
 
 
-MAX_BASES = 20
+_MAX_BASES = 20
 """Recipes that one can be built on, one upon the other."""
 
 
@@ -49,8 +49,8 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
         name = next((other for other, place in known.items() if place == path.resolve()), path.stem)
     if path.resolve() in above:
         raise ConfigError(f"Recipe {path} is built on itself. Give base another recipe, or leave it out.")
-    if len(above) > MAX_BASES:
-        raise ConfigError(f"Recipe {above[0]} is built on more than {MAX_BASES} others. Write them as one.")
+    if len(above) > _MAX_BASES:
+        raise ConfigError(f"Recipe {above[0]} is built on more than {_MAX_BASES} others. Write them as one.")
     own = read_settings(path)
     if "paper" in own:
         check_paper(name, own["paper"])
@@ -61,8 +61,8 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
     _, settings = read_recipe(found, (*above, path.resolve()))
     merged: dict[str, Any] = {}
     for table in (settings, own):
-        merge(merged, {key: value for key, value in table.items() if key not in NOT_INHERITED})
-    return name, merged | {key: own[key] for key in NOT_INHERITED if key in own}
+        merge(merged, {key: value for key, value in table.items() if key not in _NOT_INHERITED})
+    return name, merged | {key: own[key] for key in _NOT_INHERITED if key in own}
 
 
 def read_settings(path: Path) -> dict[str, Any]:

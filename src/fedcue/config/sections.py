@@ -14,9 +14,9 @@ from pydantic.config import JsonDict
 from fedcue.options import Options
 from fedcue.train.settings import Training
 
-COURSE: JsonDict = {"scope": "course"}
+_COURSE: JsonDict = {"scope": "course"}
 TEST: JsonDict = {"scope": "test"}
-VIEW: JsonDict = {"scope": "view"}
+_VIEW: JsonDict = {"scope": "view"}
 MACHINE: JsonDict = {"scope": "machine"}
 WEIGHTS: JsonDict = {"scope": "weights"}
 SEED: JsonDict = {"scope": "seed"}
@@ -45,7 +45,7 @@ class EvaluationOptions(Options):
         default=1,
         ge=0,
         description="rounds between evaluations; 0: only after the last",
-        json_schema_extra=COURSE,
+        json_schema_extra=_COURSE,
     )
     on: Literal["test", "validation"] = Field(default="test", description="which images count")
     validation_share: float = Field(
@@ -72,26 +72,26 @@ class EvaluationOptions(Options):
         default=None,
         description="end the run after so many evaluated rounds without a better mean accuracy on validation "
         "images (needs on=validation); default: never",
-        json_schema_extra=COURSE,
+        json_schema_extra=_COURSE,
     )
     clients: Literal["all"] | PositiveInt = Field(
         default="all",
         description="clients tested and described in the results: all, or a seeded sample",
-        json_schema_extra=COURSE,
+        json_schema_extra=_COURSE,
     )
     chunk: int = Field(
-        default=100, ge=1, description="images per batch without gradients", json_schema_extra=VIEW
+        default=100, ge=1, description="images per batch without gradients", json_schema_extra=_VIEW
     )
     cls_sample: int = Field(
         default=200,
         ge=0,
         description="test images whose cls tokens figures show",
-        json_schema_extra=VIEW,
+        json_schema_extra=_VIEW,
     )
     prototype_sample: Literal["all"] | NonNegativeInt = Field(
         default=1000,
         description="training and test images for prototype accuracy by block: all, so many, or 0",
-        json_schema_extra=VIEW,
+        json_schema_extra=_VIEW,
     )
 
     @model_validator(mode="after")
@@ -131,7 +131,7 @@ def _share_or_whole(number: float) -> float:
     return number
 
 
-Resource = Annotated[float, AfterValidator(_share_or_whole)]
+_Resource = Annotated[float, AfterValidator(_share_or_whole)]
 
 
 class EngineOptions(Options):
@@ -140,8 +140,8 @@ class EngineOptions(Options):
     name: Literal["local", "ray"] = Field(
         default="local", description="processes of this machine, or workers on a Ray cluster"
     )
-    cpus_per_worker: Resource = Field(default=1, gt=0, description="cores of a Ray worker, and its threads")
-    gpus_per_worker: Resource | None = Field(
+    cpus_per_worker: _Resource = Field(default=1, gt=0, description="cores of a Ray worker, and its threads")
+    gpus_per_worker: _Resource | None = Field(
         default=None,
         ge=0,
         description="GPUs of a Ray worker, or a share of one (default: 1 on device=cuda)",
@@ -182,7 +182,7 @@ class CommonSettings(Options):
     recipe: str = Field(default="custom", description="name of the recipe", json_schema_extra=MACHINE)
     seed: int = Field(default=0, ge=0, description="of every random stream", json_schema_extra=SEED)
     rounds: int = Field(
-        default=100, ge=0, le=100_000, description="communication rounds (T)", json_schema_extra=COURSE
+        default=100, ge=0, le=100_000, description="communication rounds (T)", json_schema_extra=_COURSE
     )
     clients_per_round: int = Field(default=5, ge=1, description="clients drawn in a round")
     heldout: float | int | tuple[int, ...] = Field(
@@ -194,10 +194,10 @@ class CommonSettings(Options):
     )
     warm_start: Literal["all"] | PositiveInt = Field("all", description="clients asked before round 0")
     snapshots: tuple[int, ...] = Field(
-        default=(), description="rounds whose prompts are kept", json_schema_extra=VIEW
+        default=(), description="rounds whose prompts are kept", json_schema_extra=_VIEW
     )
     min_updates: int = Field(
-        default=1, ge=1, description="a round with fewer updates is drawn again", json_schema_extra=COURSE
+        default=1, ge=1, description="a round with fewer updates is drawn again", json_schema_extra=_COURSE
     )
     client_timeout: float | None = Field(
         default=None, gt=0, description="seconds a client may take", json_schema_extra=MACHINE
@@ -220,7 +220,7 @@ class CommonSettings(Options):
         json_schema_extra=MACHINE,
     )
     backbone: BackboneOptions = BackboneOptions()
-    training: Training = Field(default=Training(), json_schema_extra=COURSE)
+    training: Training = Field(default=Training(), json_schema_extra=_COURSE)
     evaluation: EvaluationOptions = EvaluationOptions()
     cache: CacheOptions = CacheOptions()
     engine: EngineOptions = Field(default=EngineOptions(), json_schema_extra=MACHINE)

@@ -27,11 +27,11 @@ DOMAINNET_TEN = (
 """The ten classes of DomainNet on which federated learning is usually measured."""
 
 
-OwnerSizes = tuple[tuple[int, int], ...]
+_OwnerSizes = tuple[tuple[int, int], ...]
 """Pairs: a number of training images, and how many owners have so many."""
 
 
-def _owner_sizes(file: str) -> OwnerSizes:
+def _owner_sizes(file: str) -> _OwnerSizes:
     """Read how many owners have how many training images."""
     text = (resources.files("fedcue.data") / "facts" / file).read_text(encoding="utf-8")
     return tuple(
@@ -61,7 +61,7 @@ class Description:
     test_split: str | None = None
     domains: tuple[str, ...] = ()
     owners: int = 0
-    owner_sizes: OwnerSizes = ()
+    owner_sizes: _OwnerSizes = ()
     keep: tuple[str, ...] | None = None
     exact: bool = True
     """Whether the numbers of images are counted, not estimated."""

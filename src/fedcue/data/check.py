@@ -22,8 +22,8 @@ Kind = Literal[
     "duplicate",
 ]
 
-NOTHING_TO_TELL = "there is nothing to tell apart; give the folder that holds the folders of all classes"
-UNTESTED = "it would not be tested; data.test_share=0.2 sets a share of its images aside"
+_NOTHING_TO_TELL = "there is nothing to tell apart; give the folder that holds the folders of all classes"
+_UNTESTED = "it would not be tested; data.test_share=0.2 sets a share of its images aside"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _gaps(dataset: Dataset) -> list[Finding]:
     """Find the classes and clients that lack training or test images."""
     findings = []
     if len(dataset.classes) == 1:
-        findings.append(Finding("one class", dataset.classes[0], NOTHING_TO_TELL))
+        findings.append(Finding("one class", dataset.classes[0], _NOTHING_TO_TELL))
     lacking: tuple[tuple[Kind, np.ndarray, str], ...] = (
         ("class without training images", dataset.train, "it cannot be learned"),
         ("class without test images", dataset.test, "its accuracy is not measured"),
@@ -89,7 +89,7 @@ def _gaps(dataset: Dataset) -> list[Finding]:
     if dataset.owners is not None:
         tested = np.isin(np.arange(len(dataset.owner_names)), dataset.owners[dataset.test])
         findings += [
-            Finding("client without test images", dataset.owner_names[owner], UNTESTED)
+            Finding("client without test images", dataset.owner_names[owner], _UNTESTED)
             for owner in np.flatnonzero(~tested).tolist()
         ]
     return findings

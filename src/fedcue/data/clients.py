@@ -16,7 +16,7 @@ from fedcue.data.partition import Partition
 from fedcue.errors import DataError, PartitionError
 from fedcue.rng import rng
 
-HeldOut = float | int | Sequence[int]
+_HeldOut = float | int | Sequence[int]
 """Clients that never train: a share below 1, a count, or their ids."""
 
 
@@ -112,7 +112,7 @@ class Clients(OnDemand[ClientData]):
 
 
 def make_clients(
-    dataset: Dataset, partition: Partition, *, heldout: HeldOut = 0, validation_share: float = 0.0, seed: int
+    dataset: Dataset, partition: Partition, *, heldout: _HeldOut = 0, validation_share: float = 0.0, seed: int
 ) -> Clients:
     """Return the clients of a partition: some held out, validation images set aside."""
     if not 0 <= validation_share < 1:
@@ -123,7 +123,7 @@ def make_clients(
     return Clients(dataset, partition, out, validation_share, seed, np.empty(0, dtype=np.int64))
 
 
-def choose_heldout(partition: Partition, heldout: HeldOut, generator: np.random.Generator) -> Indices:
+def choose_heldout(partition: Partition, heldout: _HeldOut, generator: np.random.Generator) -> Indices:
     """Choose the clients that never train, spread evenly over the domains; sorted ids."""
     total = len(partition)
     if isinstance(heldout, Sequence):

@@ -27,7 +27,7 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 MEMORY = 2**30
 """Bytes that an image may take while it is decoded; more with a larger ``max_pixels`` than the default."""
 
-BAND = 2**20
+_BAND = 2**20
 """Pixels that are changed together."""
 
 
@@ -89,7 +89,7 @@ def upright_rgb(image: Image.Image) -> Image.Image:
 def _banded(image: Image.Image, change: Callable[[Image.Image], Image.Image]) -> Image.Image:
     """Return the image in RGB, changed a few rows at a time."""
     out = Image.new("RGB", image.size)
-    height = max(1, BAND // max(1, image.width))
+    height = max(1, _BAND // max(1, image.width))
     for top in range(0, image.height, height):
         box = (0, top, image.width, min(top + height, image.height))
         out.paste(change(image.crop(box)).convert("RGB"), box)
@@ -106,7 +106,7 @@ def _over_white(band: Image.Image) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", band.size, _WHITE), band)
 
 
-MAX_FILE = 2**29
+_MAX_FILE = 2**29
 """Bytes of an image file at most."""
 
 
@@ -122,11 +122,11 @@ class FileImages:
 
     def open(self, index: int) -> Image.Image:
         """Open the file ``index``."""
-        return Image.open(ordinary(self.paths[index], MAX_FILE), formats=FORMATS)
+        return Image.open(ordinary(self.paths[index], _MAX_FILE), formats=FORMATS)
 
     def content(self, index: int) -> bytes:
         """Return the bytes of the file ``index``."""
-        return ordinary(self.paths[index], MAX_FILE).read_bytes()
+        return ordinary(self.paths[index], _MAX_FILE).read_bytes()
 
     def describe(self, index: int) -> str:
         """Return the path of the file ``index``."""

@@ -18,7 +18,7 @@ from fedcue.foreign import expanded
 from fedcue.options import Options
 from fedcue.rng import rng
 
-TEST_SHARE = 0.2
+_TEST_SHARE = 0.2
 """Share of the training images to test on where there is no test split and nothing else is asked for."""
 
 _MACHINE: JsonDict = {"scope": "machine"}
@@ -97,7 +97,7 @@ class DataOptions(Options):
         if self.first_classes is not None:
             dataset = dataset.keep_classes(dataset.classes[: self.first_classes])
         if not dataset.is_test.any():
-            dataset = _with_test_split(dataset, self.test_share or TEST_SHARE, rng(seed, "test split"))
+            dataset = _with_test_split(dataset, self.test_share or _TEST_SHARE, rng(seed, "test split"))
         elif self.test_share is not None and dataset.owners is not None:
             dataset = _with_tested_clients(dataset, self.test_share, rng(seed, "test split"))
         if self.imbalance is not None:

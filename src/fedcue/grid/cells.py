@@ -23,7 +23,7 @@ Variants = Mapping[str, tuple[Mapping[str, Any], ...]]
 ALL = ""
 """Stands for every method of a grid."""
 
-RESERVED = ("method", "method.name", "seed")
+_RESERVED = ("method", "method.name", "seed")
 """Settings that a grid sets itself."""
 
 
@@ -63,7 +63,7 @@ class Grid:
         """Return every run in order; raise one error with all that is wrong with any of them."""
         name, settings = read_recipe(self.recipe)
         for key in self._given():
-            if key in RESERVED:
+            if key in _RESERVED:
                 raise ConfigError(f"{key}= cannot be set in a grid. Give --methods and --seeds instead.")
         cells: list[Cell] = []
         problems: dict[str, str] = {}

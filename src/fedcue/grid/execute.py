@@ -25,7 +25,7 @@ from fedcue.rounds.resume import differing
 State = Literal["finished", "stopped", "new", "other"]
 """What lies in a run's folder: its result, a part of it, nothing, or something else."""
 
-PRELOAD = ("fedcue.grid.worker", "torch._dynamo")
+_PRELOAD = ("fedcue.grid.worker", "torch._dynamo")
 """Imported once and shared by all runs; the last two are otherwise imported by each run at first use."""
 
 
@@ -45,7 +45,7 @@ class Watcher(Protocol):
         """Learn that a run is finished, or why it is not."""
 
 
-Retests = Mapping[Path, Sequence[Retest]]
+_Retests = Mapping[Path, Sequence[Retest]]
 """By the folder of a run what it is tested with when it is finished."""
 
 
@@ -55,7 +55,7 @@ def run_grid(
     *,
     at_once: int | None = None,
     overwrite: bool = False,
-    tests: Retests | None = None,
+    tests: _Retests | None = None,
 ) -> dict[Path, str]:
     """Run what is not finished yet; return what went wrong, by folder. Nothing runs if a folder is taken."""
     states = {cell.folder: state_of(cell) for cell in cells}
@@ -144,11 +144,11 @@ def _is_finished(folder: Path) -> bool:
         return False
 
 
-def _untested(cell: Cell, tests: Retests) -> list[Retest]:
+def _untested(cell: Cell, tests: _Retests) -> list[Retest]:
     return [test for test in tests.get(cell.folder, ()) if not _is_finished(test.folder)]
 
 
-def _task(cell: Cell, state: State, at_once: int, place: Place, tests: Retests) -> Task:
+def _task(cell: Cell, state: State, at_once: int, place: Place, tests: _Retests) -> Task:
     """Return what a process is to do for a run: there are runs at a time before a run has several workers."""
     settings = dump(cell.config)
     if at_once > 1:
@@ -199,7 +199,7 @@ def _run_all(planned: Sequence[tuple[Cell, Task]], at_once: int, watcher: Watche
 def _begin(cell: Cell, task: Task) -> tuple[Connection, _Active]:
     """Start a run in a process forked from a server that has imported everything once."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOAD))
+    context.set_forkserver_preload(list(_PRELOAD))
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=work, args=(task, theirs))
     process.start()

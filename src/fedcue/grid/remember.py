@@ -22,7 +22,7 @@ from fedcue.grid.execute import Watcher, run_grid
 from fedcue.grid.table import Entry, RunTable, identity_of
 from fedcue.grid.worker import Retest
 
-NOT_APART = ("evaluation.every",)
+_NOT_APART = ("evaluation.every",)
 """Settings that set runs apart and not what a row says of them: how often a run is tested on its way."""
 
 
@@ -33,7 +33,7 @@ def _settings_that_matter(config: RunConfig) -> dict[str, Any]:
     return {
         key: value
         for key, value in found.items()
-        if scope_of(key) not in NOT_IN_LABELS and key not in NOT_APART
+        if scope_of(key) not in NOT_IN_LABELS and key not in _NOT_APART
     }
 
 

@@ -10,7 +10,7 @@ from fedcue.evaluate.curve import UNADAPTED
 from fedcue.grid.table import Row, identity_of
 
 NONE = "–"
-MEASURES = {
+_MEASURES = {
     "mean": "mean",
     "worst": "worst",
     "mean, not adapted": f"{UNADAPTED}mean",
@@ -19,10 +19,10 @@ MEASURES = {
     "held-out + log prior": "log_prior_heldout_mean",
 }
 """Headings of the accuracies that a summary shows, and their columns."""
-SELDOM = ("mean, not adapted",)
+_SELDOM = ("mean, not adapted",)
 """Headings that are shown only where a line has something to say."""
 
-GROUPS: dict[str, tuple[str, ...]] = {
+_GROUPS: dict[str, tuple[str, ...]] = {
     "no training": ("ncm", "fed3r", "fedcof"),
     "global": ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "lora", "pep"),
     "personalised": ("pfedpg", "ppt", "fedrod"),
@@ -34,13 +34,13 @@ GROUPS: dict[str, tuple[str, ...]] = {
 OTHERS = "others"
 """Methods from outside the package."""
 
-ORDER = tuple(name for names in GROUPS.values() for name in names)
+ORDER = tuple(name for names in _GROUPS.values() for name in names)
 """Methods in the order of the tables."""
 
 
 def group_of(method: str) -> str:
     """Return the kind of a method."""
-    return next((group for group, names in GROUPS.items() if method in names), OTHERS)
+    return next((group for group, names in _GROUPS.items() if method in names), OTHERS)
 
 
 def place_of(method: str) -> tuple[int, str]:
@@ -95,8 +95,8 @@ def texts_of(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
     several = len({line.recipe for line in lines}) > 1
     measures = {
         heading: column
-        for heading, column in MEASURES.items()
-        if heading not in SELDOM or any(values(line.rows, column) for line in lines)
+        for heading, column in _MEASURES.items()
+        if heading not in _SELDOM or any(values(line.rows, column) for line in lines)
     }
     headings = ["kind", "method", "seeds", *measures, "seconds"]
     if several:

@@ -46,13 +46,13 @@ COSTS = (
 )  # fmt: skip
 """Columns of what the whole run cost, and of what went wrong in it."""
 
-ORIGIN = ("date", "commit", "versions")
+_ORIGIN = ("date", "commit", "versions")
 """Columns that say where a row comes from."""
 
 CLIENTS = ("clients", f"{CONTROL}clients")
 """Columns of each client's right answers: ``id:right/images``, with ``h`` where it is held out."""
 
-CURVE = ("run", "round", "mean", "worst", "heldout", "train_loss", "floats", "bytes")
+_CURVE = ("run", "round", "mean", "worst", "heldout", "train_loss", "floats", "bytes")
 """Columns of the curves; what travelled is counted from the warm start on, both ways."""
 
 Identity = tuple[str, str, str, tuple[tuple[str, str], ...]]
@@ -68,7 +68,7 @@ class Entry:
 
 def _is_setting(column: str) -> bool:
     """Say whether a column holds a setting."""
-    known = {*KEYS, *ACCURACIES, *COSTS, *ORIGIN, *CLIENTS}
+    known = {*KEYS, *ACCURACIES, *COSTS, *_ORIGIN, *CLIENTS}
     return column not in known and not column.startswith((CONTROL, DOMAIN))
 
 
@@ -100,7 +100,7 @@ class RunTable:
     def curves(self) -> dict[str, list[Row]]:
         """Return the points of each run's curve, by the run's name."""
         found: dict[str, list[Row]] = {}
-        for point in _read(self.curves_path, CURVE):
+        for point in _read(self.curves_path, _CURVE):
             found.setdefault(point["run"], []).append(point)
         return found
 
@@ -117,7 +117,7 @@ class RunTable:
                 rows, name = _with_row(rows, entry.row)
                 curves[name] = [{**point, "run": name} for point in entry.curve]
             points = [point for name in curves for point in curves[name]]
-            _write(self.curves_path, points, CURVE)
+            _write(self.curves_path, points, _CURVE)
             _write(self.path, rows, _columns_of(rows))
 
 
@@ -127,7 +127,7 @@ def _columns_of(rows: Sequence[Row]) -> list[str]:
     settings = sorted(column for column in used if _is_setting(column))
     control = [CONTROL + name for name in ACCURACIES]
     domains = sorted(column for column in used if column.removeprefix(CONTROL).startswith(DOMAIN))
-    ordered = [*KEYS, *settings, *ACCURACIES, *control, *domains, *COSTS, *ORIGIN, *CLIENTS]
+    ordered = [*KEYS, *settings, *ACCURACIES, *control, *domains, *COSTS, *_ORIGIN, *CLIENTS]
     return [column for column in ordered if column in KEYS or column in used]
 
 

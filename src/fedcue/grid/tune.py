@@ -24,16 +24,16 @@ from fedcue.record.files import write_json, write_text
 from fedcue.record.folder import read_summary
 from fedcue.registry import METHODS
 
-BEFORE: Mapping[str, Any] = {"evaluation.every": 0, "snapshots": []}
+_BEFORE: Mapping[str, Any] = {"evaluation.every": 0, "snapshots": []}
 """What a candidate is not asked for, unless the command line does."""
 
 EQUAL = 1e-9
 """Accuracies closer than this differ by rounding only."""
 
-FIXED = ("evaluation.on", "scale")
+_FIXED = ("evaluation.on", "scale")
 """Settings that cannot be tried: all candidates share them."""
 
-OF_THE_DATA = ("data", "partition", "heldout")
+_OF_THE_DATA = ("data", "partition", "heldout")
 """Sections whose settings a tuned recipe keeps: what was chosen was chosen for them."""
 
 
@@ -72,12 +72,12 @@ def validation_grid(grid: Grid) -> Grid:
         )
     if not grid.methods:
         raise ConfigError("--methods none leaves nothing to tune. Give methods, as in --methods pep,fedvpt.")
-    for key in FIXED:
+    for key in _FIXED:
         if key in grid.values:
             raise ConfigError(f"--grid {key}= is not possible: candidates are compared on validation images.")
     if grid.overrides.get("evaluation.on", "validation") != "validation":
         raise ConfigError("evaluation.on=test is not possible: settings are never chosen on test images.")
-    overrides = {**BEFORE, **grid.overrides, "evaluation.on": "validation"}
+    overrides = {**_BEFORE, **grid.overrides, "evaluation.on": "validation"}
     return Grid(grid.recipe, overrides, grid.methods, grid.seeds, grid.values)
 
 
@@ -203,12 +203,12 @@ def _of_the_data(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
     A partition that was named was meant: it shares out the images of clients that the data has, too.
     """
-    found = {key: value for key, value in overrides.items() if key.partition(".")[0] in OF_THE_DATA}
+    found = {key: value for key, value in overrides.items() if key.partition(".")[0] in _OF_THE_DATA}
     if "data.root" in found:
         found["data.root"] = str(expanded(found["data.root"]).absolute())
     if {"partition", "partition.name"} & set(found):
         found.setdefault("partition.own_clients", "mix")
-    return dict(sorted(found.items(), key=lambda item: item[0].removesuffix(".name") not in OF_THE_DATA))
+    return dict(sorted(found.items(), key=lambda item: item[0].removesuffix(".name") not in _OF_THE_DATA))
 
 
 def _table(

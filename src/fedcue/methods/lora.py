@@ -46,7 +46,11 @@ class LoRA(fm.Method):
         changed = len(self.blocks(sizes))
         down, up = (changed, 2, self.rank, sizes.width), (changed, 2, sizes.width, self.rank)
         declare = fm.trained if self.train_a else fm.server
-        return [*super().tensors(sizes), fm.trained("lora_b", up, fm.zeros), declare("lora_a", down, first_a)]
+        return [
+            *super().tensors(sizes),
+            fm.trained("lora_b", up, fm.zeros),
+            declare("lora_a", down, _first_a),
+        ]
 
     def personal(self, client: fm.Client, sent: fm.Tensors) -> fm.Tensors:
         """Return what is sent and, if it is not, A: it follows from the seed."""
@@ -65,6 +69,6 @@ class LoRA(fm.Method):
         return change
 
 
-def first_a(shape: tuple[int, ...], seed: int) -> Tensor:
+def _first_a(shape: tuple[int, ...], seed: int) -> Tensor:
     """Draw A ``[..., r, d]`` from N(0, 1/r)."""
     return torch.randn(*shape, generator=fm.torch_rng(seed, "init", "lora_a")) / math.sqrt(shape[-2])

@@ -60,7 +60,7 @@ class PFedPG(fm.Method):
             *[spec for name in starts for spec in moments(name, (width, width))],
             fm.server("descriptors", (None, vectors, width), fm.zeros),
             *moments("descriptors", (None, vectors, width)),
-            fm.server("descriptor_ids", (None,), nothing_yet, torch.int64),
+            fm.server("descriptor_ids", (None,), _nothing_yet, torch.int64),
             fm.server("seed", (), lambda shape, seed: torch.tensor(seed), torch.int64),
             fm.TensorSpec("prompts", shape, sent=True, trained=True),
             fm.TensorSpec("prompt_change", shape, returned=True, kind="own"),
@@ -172,10 +172,10 @@ def moments(name: str, shape: tuple[int | None, ...]) -> list[fm.TensorSpec]:
     return [
         fm.server(f"{name}_mean", shape, fm.zeros),
         fm.server(f"{name}_square", shape, fm.zeros),
-        fm.server(f"{name}_steps", shape[:1] if rowwise else (1,), nothing_yet, torch.int64),
+        fm.server(f"{name}_steps", shape[:1] if rowwise else (1,), _nothing_yet, torch.int64),
     ]
 
 
-def nothing_yet(shape: tuple[int, ...], seed: int) -> Tensor:
+def _nothing_yet(shape: tuple[int, ...], seed: int) -> Tensor:
     """Start with no steps taken, and no client visited."""
     return torch.zeros(*shape, dtype=torch.int64)

@@ -88,7 +88,7 @@ class SGPT(fm.Method):
         """Average; move groups and keys with momentum; add up the counts."""
         old, new = state.tensors, sums.means()
         new["group_prompts"] = torch.lerp(new["group_prompts"], old["group_prompts"], self.momentum)
-        new["keys"] = torch.lerp(mean_keys(sums), old["keys"], self.key_momentum)
+        new["keys"] = torch.lerp(_mean_keys(sums), old["keys"], self.key_momentum)
         new["counts"] = old["counts"] + sums.tensors["counts"].to(torch.int64)
         return fm.ServerState(state.round + 1, {**old, **new})
 
@@ -172,7 +172,7 @@ def first_keys(shape: tuple[int, ...], seed: int) -> Tensor:
     return signed.T.float().contiguous()
 
 
-def mean_keys(sums: fm.Sums) -> Tensor:
+def _mean_keys(sums: fm.Sums) -> Tensor:
     """Return the mean of the clients' keys ``[K, d]``, each weighed by its choices."""
     counts = sums.tensors["counts"][:, None]
     by_choice = sums.tensors["counted_keys"] / counts.clamp(min=1)

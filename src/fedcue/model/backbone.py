@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 WEIGHTS = "model.safetensors"
 FILES = ("config.json", WEIGHTS)
 EMBEDDED = "embedded"
-MAX_IMAGE_SIZE = 4096
+_MAX_IMAGE_SIZE = 4096
 Shape = tuple[int, ...]
 _IGNORED = ("head.", "head_dist.", "fc_norm.", "mask_token")
 _HEADS = {"huge": 16, "giant_patch14_dinov2": 24, "giant_patch14_reg4_dinov2": 24, "giant": 16}
@@ -157,10 +157,10 @@ def _architecture(
     prefix = 1 + registers if on_prefix else 0
     size = image_size or _input_size(weights, pretrained) or math.isqrt(positions - prefix) * patch
     heads = _heads(config, width)
-    if channels != 3 or patch < 1 or size < patch or size % patch or size > MAX_IMAGE_SIZE:
+    if channels != 3 or patch < 1 or size < patch or size % patch or size > _MAX_IMAGE_SIZE:
         raise BackboneError(
             f"Image size {shown(size)} does not fit backbone {weights}: its patches are {patch} pixels wide "
-            f"on {channels} channels. Give a multiple of {patch} up to {MAX_IMAGE_SIZE}."
+            f"on {channels} channels. Give a multiple of {patch} up to {_MAX_IMAGE_SIZE}."
         )
     if heads < 1 or width % heads:
         raise BackboneError(

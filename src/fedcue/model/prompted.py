@@ -84,7 +84,7 @@ class PromptedViT:
         precision: Precision = "float32",
         feature_norm: float | None = None,
     ) -> None:
-        self.backbone = backbone if precision == "float32" else with_products_in(torch.bfloat16, backbone)
+        self.backbone = backbone if precision == "float32" else _with_products_in(torch.bfloat16, backbone)
         self.precision, self.dtype = precision, PRODUCTS[precision]
         self.device = backbone.cls_token.device
         self.architecture = backbone.architecture
@@ -155,7 +155,7 @@ def _usual_length(backbone: VisionTransformer) -> float:
     return float(torch.linalg.vector_norm(backbone.norm.weight))
 
 
-def with_products_in(dtype: torch.dtype, backbone: VisionTransformer) -> VisionTransformer:
+def _with_products_in(dtype: torch.dtype, backbone: VisionTransformer) -> VisionTransformer:
     """Return a copy whose blocks' matrices are of a type: autocast need not turn them at every step."""
     copied = deepcopy(backbone)
     for module in copied.blocks.modules():

@@ -19,7 +19,7 @@ from fedcue.model.vit import Architecture
 from fedcue.plan.stand_ins import StandIn, stand_in
 from fedcue.plan.typical_client import Arithmetic, Memory, Travel, TypicalClient, some
 
-EFFICIENCY = 0.6
+_EFFICIENCY = 0.6
 """Share of the machine's speed at large matrix products that a run reaches."""
 
 
@@ -104,8 +104,8 @@ def plan(config: RunConfig, gflops: float | None = None) -> Plan:
         privacy=stand.federation.roster.budget.planned().summary().get("privacy", {}),
         workers=workers,
         gflops=gflops,
-        efficiency=EFFICIENCY,
-        seconds=1e6 * arithmetic.total_pflop / (workers * gflops * EFFICIENCY),
+        efficiency=_EFFICIENCY,
+        seconds=1e6 * arithmetic.total_pflop / (workers * gflops * _EFFICIENCY),
     )
 
 

@@ -23,7 +23,7 @@ STEPS = 2**40
 MARGIN = 2**20
 """The deviation is larger than asked for by one part in so many: half for snapping, half for clipping."""
 
-MOST_STEPS = 2**62
+_MOST_STEPS = 2**62
 """Largest value in steps, so that 64 bits hold it with its noise."""
 
 
@@ -100,11 +100,11 @@ def _deviation_in_steps(deviation: float) -> int:
 
 def _checked(steps: Tensor, deviation: float) -> Tensor:
     """Return steps, or refuse those that 64 bits do not hold with their noise."""
-    if not bool((steps.abs() < MOST_STEPS).all()):  # also false where a value is not a number
+    if not bool((steps.abs() < _MOST_STEPS).all()):  # also false where a value is not a number
         width = grid(deviation)
         largest = float(steps.double().abs().max()) * width
         raise FedcueError(
             f"A value of size {largest:g} gets noise on a grid of {width:g}, which reaches up to "
-            f"{MOST_STEPS * width:g}. Give a larger noise, or a smaller clip or radius."
+            f"{_MOST_STEPS * width:g}. Give a larger noise, or a smaller clip or radius."
         )
     return steps

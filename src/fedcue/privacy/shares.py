@@ -24,7 +24,7 @@ from fedcue.types import Tensors, Update
 LEAST_STEPS = 16
 """Deviation of a share in steps, from which on the sum of shares is as good as a Gaussian."""
 
-ROOM = 64
+_ROOM = 64
 """Deviations of a share that the fixed-point numbers must have room for."""
 
 
@@ -56,7 +56,7 @@ class Shares:
         """Return the deviation of a share in whole steps; that of all honest ones is no less than asked."""
         exact = math.ceil(deviation * self.fixed.scale / math.sqrt(self.honest))
         steps = exact + exact // MARGIN + 1
-        most = min(LARGEST_SCALE, int(self.fixed.limit * self.fixed.scale) // ROOM)
+        most = min(LARGEST_SCALE, int(self.fixed.limit * self.fixed.scale) // _ROOM)
         if not LEAST_STEPS <= steps <= most:
             raise ConfigError(
                 f"A client's share of the noise has a deviation of {steps} steps of the fixed-point numbers. "

@@ -16,7 +16,7 @@ from fedcue.errors import RunFolderError
 from fedcue.foreign import text_of
 from fedcue.types import Tensors
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a formula can begin with."""
 
 
@@ -69,7 +69,7 @@ def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str] | No
 
 def without_formula(value: Any) -> Any:
     """Mark a text that a spreadsheet would take for a formula; leave other values as they are."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def read_json(path: Path) -> Any:

@@ -13,11 +13,11 @@ from fedcue.report.labels import shorten
 from fedcue.report.run_files import Client
 from fedcue.report.runs import RunRecord
 
-BUDGET = 1_500_000
+_BUDGET = 1_500_000
 """Bytes of JSON at most; beyond them clients are shown without confusions."""
 
 
-def client_details(groups: Sequence[RunGroup], budget: int = BUDGET) -> dict[str, Any] | None:
+def client_details(groups: Sequence[RunGroup], budget: int = _BUDGET) -> dict[str, Any] | None:
     """Return the clients of the first federation with their classes and, by group, their confusions."""
     shared = next((run for run in federations(groups) if run.clients), None)
     if shared is None:

@@ -38,12 +38,12 @@ NOTE = (
     "without the warm start; floats to the target are all that travelled, warm start included; floats down "
     "to the target are what one client in each round receives, as the paper counts. Best in bold."
 )
-ADAPTED_NOTE = (
+_ADAPTED_NOTE = (
     f"{ADAPTED} For the last test alone each client trained once more; 'not adapted' is that test without "
     "it, and so is what it takes to the target. Images adapted: trained on for it, in every epoch."
 )
-WARM_START_NOTE = "Warm start: floats that all clients asked send before the first round."
-HEADINGS = {
+_WARM_START_NOTE = "Warm start: floats that all clients asked send before the first round."
+_HEADINGS = {
     "mean_accuracy": "mean",
     "worst_accuracy": "worst",
     "unadapted_mean_accuracy": "mean, not adapted",
@@ -88,7 +88,7 @@ class Comparison:
         if not any(row.adapted for row in self.rows):
             hidden |= set(ADAPTATION)
         shown: dict[str, str] = {}
-        for name, heading in HEADINGS.items():
+        for name, heading in _HEADINGS.items():
             if name == "heldout_mean_accuracy":
                 domains = domains_of(row.group for row in self.rows)
                 shown |= {domain_measure(domain): shorten(domain) for domain in domains}
@@ -136,14 +136,14 @@ class Comparison:
         early = [g.label for g in groups if any("ended_early" in run.summary for run in g.runs)]
         sentences = [NOTE]
         if self._has_warm_start:
-            sentences.append(WARM_START_NOTE)
+            sentences.append(_WARM_START_NOTE)
         if every > 1:
             sentences.append(
                 f"Tests were {every} rounds apart (evaluation.every): what a target took is known to so many "
                 "rounds."
             )
         if any(row.adapted for row in self.rows):
-            sentences.append(ADAPTED_NOTE)
+            sentences.append(_ADAPTED_NOTE)
         if any(row.paper for row in self.rows):
             sentences.append(paper.NOTE)
         if untested:

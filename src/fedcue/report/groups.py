@@ -16,7 +16,7 @@ from fedcue.report.labels import METHOD_LABELS, method_label, setting_label, sho
 from fedcue.report.palette import COLOURS
 from fedcue.report.runs import RunRecord, finished_run
 
-OWN_DATA = ("folder", "federated-folder", "parquet")
+_OWN_DATA = ("folder", "federated-folder", "parquet")
 """Datasets that have no name of their own: the name of their folder says which one it is."""
 
 
@@ -120,7 +120,7 @@ def settings_of(run: RunRecord) -> dict[str, Any]:
     """Return the settings that make a result, flat, the seed left out."""
     settings = flat(run.config)
     found = {key: value for key, value in settings.items() if matters(key)}
-    if settings.get("data.name") in OWN_DATA and "data.root" in settings:
+    if settings.get("data.name") in _OWN_DATA and "data.root" in settings:
         found["data.folder"] = Path(str(settings["data.root"])).name
     return found
 

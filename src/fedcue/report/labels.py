@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-MAX_LENGTH = 60
+_MAX_LENGTH = 60
 
 METHOD_LABELS = {
     "head": "Head-Tuning",
@@ -21,8 +21,8 @@ METHOD_LABELS = {
 
 def shorten(name: str) -> str:
     """Return a name that fits into a label; control and direction marks become spaces."""
-    name = "".join(mark if mark.isprintable() else " " for mark in name[: MAX_LENGTH + 1])
-    return name if len(name) <= MAX_LENGTH else name[: MAX_LENGTH - 1] + "…"
+    name = "".join(mark if mark.isprintable() else " " for mark in name[: _MAX_LENGTH + 1])
+    return name if len(name) <= _MAX_LENGTH else name[: _MAX_LENGTH - 1] + "…"
 
 
 def method_label(name: str) -> str:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-WATCHED = ("config.toml", "metrics.jsonl", "summary.json", ".lock")
-LOOK_EVERY = 1.0
-BEAT_EVERY = 15.0
+_WATCHED = ("config.toml", "metrics.jsonl", "summary.json", ".lock")
+_LOOK_EVERY = 1.0
+_BEAT_EVERY = 15.0
 
-Signature = tuple[tuple[str, int, int], ...]
+_Signature = tuple[tuple[str, int, int], ...]
 
 
 class Following:
@@ -31,10 +31,10 @@ class Following:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._known: dict[Path, tuple[Signature, RunRecord]] = {}
+        self._known: dict[Path, tuple[_Signature, RunRecord]] = {}
         self._page: tuple[object, str] = (None, "")
 
-    def signatures(self) -> dict[Path, Signature]:
+    def signatures(self) -> dict[Path, _Signature]:
         """Return size and time of the files by which a run shows that it went on."""
         return {folder: tuple(_signature(folder)) for folder in run_folders(self.folder)}
 
@@ -53,7 +53,7 @@ class Following:
 
 
 def _signature(folder: Path) -> Iterator[tuple[str, int, int]]:
-    for name in WATCHED:
+    for name in _WATCHED:
         try:
             status = (folder / name).stat()
         except OSError:
@@ -106,12 +106,12 @@ async def changes(following: Following, request: Request) -> AsyncIterator[str]:
     seen, quiet = following.signatures(), 0.0
     yield "retry: 1000\n\n"
     while not await request.is_disconnected():
-        await asyncio.sleep(LOOK_EVERY)
-        now, quiet = following.signatures(), quiet + LOOK_EVERY
+        await asyncio.sleep(_LOOK_EVERY)
+        now, quiet = following.signatures(), quiet + _LOOK_EVERY
         if now != seen:
             seen, quiet = now, 0.0
             yield f"event: change\ndata: {json.dumps({'runs': len(now)})}\n\n"
-        elif quiet >= BEAT_EVERY:
+        elif quiet >= _BEAT_EVERY:
             quiet = 0.0
             yield ": still here\n\n"
 

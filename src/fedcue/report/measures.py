@@ -23,8 +23,8 @@ ACCURACIES = ("mean_accuracy", "worst_accuracy", "heldout_mean_accuracy")
 NOT_ADAPTED = tuple(f"{UNADAPTED}{name}" for name in ("mean_accuracy", "worst_accuracy"))
 ADAPTATION = (*NOT_ADAPTED, "adaptation_images")
 PERCENTILES = tuple(f"percentile_{percent}_accuracy" for percent in (5, 10, 15))
-TRAFFIC = ("upload_floats", "download_floats", "upload_bytes", "download_bytes")
-TO_TARGET = (
+_TRAFFIC = ("upload_floats", "download_floats", "upload_bytes", "download_bytes")
+_TO_TARGET = (
     "rounds_to_target",
     "seconds_to_target",
     "floats_to_target",
@@ -37,7 +37,7 @@ WARM_START = "warm_up_upload_floats"
 def measures_of(groups: Sequence[RunGroup]) -> tuple[str, ...]:
     """Return the names of all measures of the groups, those of their domains among them."""
     domains = map(domain_measure, domains_of(groups))
-    return (*ACCURACIES, *ADAPTATION, *PERCENTILES, *domains, *TRAFFIC, WARM_START, *TO_TARGET, "seconds")
+    return (*ACCURACIES, *ADAPTATION, *PERCENTILES, *domains, *_TRAFFIC, WARM_START, *_TO_TARGET, "seconds")
 
 
 def is_accuracy(name: str) -> bool:
@@ -51,7 +51,7 @@ def measure(run: RunRecord, target: float) -> dict[str, float | None]:
     return {
         **{name: run.last(name) for name in from_summary},
         **{domain_measure(name): value for name, value in run.domains.items()},
-        **{name: per_visit(run, name) for name in TRAFFIC},
+        **{name: per_visit(run, name) for name in _TRAFFIC},
         **_to_target(run, target),
     }
 
@@ -59,11 +59,11 @@ def measure(run: RunRecord, target: float) -> dict[str, float | None]:
 def _to_target(run: RunRecord, target: float) -> dict[str, float | None]:
     cost = cost_to_target(run, target)
     if cost is None:
-        return dict.fromkeys(TO_TARGET)
+        return dict.fromkeys(_TO_TARGET)
     spent = (
         cost.round, cost.seconds or None, cost.floats, cost.client_floats, cost.client_download_floats,
     )  # fmt: skip
-    return dict(zip(TO_TARGET, spent, strict=True))
+    return dict(zip(_TO_TARGET, spent, strict=True))
 
 
 @dataclass(frozen=True)

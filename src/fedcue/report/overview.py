@@ -11,7 +11,7 @@ from fedcue.report.groups import RunGroup
 from fedcue.report.labels import method_label, shorten, value_label
 from fedcue.report.runs import RunRecord
 
-MAX_FAILURES = 50
+_MAX_FAILURES = 50
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def failures(runs: Sequence[RunRecord]) -> list[Failure]:
         told = {failure.text for failure in found}
         untested = [f"step evaluate, {problem}" for problem in _problems(run.summary, "untested")]
         found += [Failure(name, problem) for problem in untested if problem not in told]
-    return found[:MAX_FAILURES]
+    return found[:_MAX_FAILURES]
 
 
 def _problems(record: Mapping[str, Any], key: str) -> list[str]:

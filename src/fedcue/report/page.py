@@ -24,7 +24,7 @@ from fedcue.report.labels import method_label, shorten
 from fedcue.report.method_table import method_table
 from fedcue.report.runs import RunRecord
 
-SCRIPTS = (
+_SCRIPTS = (
     "draw.js", "kinds.js", "legend.js", "values.js", "table.js", "client.js", "theme.js",
     "live.js", "start.js",
 )  # fmt: skip
@@ -131,7 +131,7 @@ def _asset(name: str) -> Markup:
 
 @cache
 def _script() -> Markup:
-    parts = [_asset(f"page/{name}") for name in SCRIPTS]
+    parts = [_asset(f"page/{name}") for name in _SCRIPTS]
     return Markup("(() => {\n'use strict';\n" + "\n".join(parts) + "\n})();")
 
 

@@ -23,7 +23,7 @@ QUOTED = {
 }
 """Our measures and their keys in a recipe's ``[paper]`` table."""
 
-PUBLISHED = {
+_PUBLISHED = {
     "method.logit_prior": "none", "method.temperature": 0.05, "method.layers": [4, 5, 6],
     "method.prior": "client", "evaluation.priors": "labels", "privacy.name": "none",
 }  # fmt: skip
@@ -72,7 +72,7 @@ def _quoted(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _as_published(settings: Mapping[str, Any]) -> bool:
-    return all(settings.get(key, value) == value for key, value in PUBLISHED.items())
+    return all(settings.get(key, value) == value for key, value in _PUBLISHED.items())
 
 
 def _is_of(variant: str, settings: Mapping[str, Any]) -> bool:

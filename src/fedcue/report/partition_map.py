@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedcue.record.files import explained, without_formula
 
 INK, PALE = "#0b62a4", "#e4eef6"
-BUBBLES = 60
+_BUBBLES = 60
 """Up to so many clients and classes each cell is a bubble; beyond that it is a pixel."""
 
 
@@ -53,7 +53,7 @@ class PartitionMap:
         from matplotlib.ticker import MaxNLocator
 
         clients, classes = self.train.shape
-        bubbles = max(clients, classes) <= BUBBLES
+        bubbles = max(clients, classes) <= _BUBBLES
         cell = 0.16 if bubbles else 0.07  # inches
         width = float(np.clip(2.4 + cell * clients, 6, 14))
         height = float(np.clip(1.6 + cell * classes, 3.2, 14))

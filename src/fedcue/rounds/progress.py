@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from fedcue.rounds.observers import Observer
 
 _BARS = "▁▂▃▄▅▆▇█"
-WIDE = 110
+_WIDE = 110
 """Columns of a terminal from which on there is room for a long bar and curve."""
 
-SMALL_IMAGES = ("digits", "cifar10", "cifar100")
+_SMALL_IMAGES = ("digits", "cifar10", "cifar100")
 """Datasets whose images the embedded backbone's pixels suffice for."""
 
 BETTER = "timm/vit_small_patch16_224.augreg_in21k"
@@ -78,7 +78,7 @@ def header(roster: Roster, folder: Path) -> list[str]:
 
         reason = one_by_one(roster)
         lines.append(f"together  {f'no, because of {reason}' if reason else config.engine.together}")
-    if config.backbone.name == "embedded" and type(config.data).name not in SMALL_IMAGES:
+    if config.backbone.name == "embedded" and type(config.data).name not in _SMALL_IMAGES:
         lines.append(
             f"The embedded backbone is for first tries: it sees {shape.image_size} pixels. For photographs a "
             f"pre-trained one does better: backbone={BETTER}"
@@ -142,7 +142,7 @@ class LiveDisplay:
         self.live = drawn_anew and not quiet
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=20 if console.width >= WIDE else 8),
+            BarColumn(bar_width=20 if console.width >= _WIDE else 8),
             MofNCompleteColumn(),
             TextColumn("{task.fields[news]}"),
             TimeRemainingColumn(compact=True),
@@ -165,7 +165,7 @@ class LiveDisplay:
     def room_for_news(self, name: str) -> int:
         """Return how many columns are left beside a run's name, its bar, its rounds and the time left."""
         width = self.console.width
-        return width - len(name) - (43 if width >= WIDE else 31)
+        return width - len(name) - (43 if width >= _WIDE else 31)
 
 
 class RunProgress(LiveDisplay):

@@ -18,7 +18,7 @@ from fedcue.rounds.engine import Insight
 from fedcue.rounds.round_record import best_validation
 from fedcue.rounds.transport import Traffic
 
-LAST_ROUNDS = 10
+_LAST_ROUNDS = 10
 """Evaluated rounds whose mean stands beside the last round's accuracy."""
 
 
@@ -61,7 +61,7 @@ def _adapted(summary: Mapping[str, Any]) -> str:
 def last_rounds_mean(rounds: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the mean accuracy over the last evaluated rounds: one round alone may be a bad one."""
     tested = [on_curve(record) for record in rounds if on_curve(record) is not None]
-    return fmean(tested[-LAST_ROUNDS:]) if tested else None
+    return fmean(tested[-_LAST_ROUNDS:]) if tested else None
 
 
 def of_the_end(accuracies: Accuracies) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from fedcue.types import ClientMemory, Download, ServerState, Update, pack, unpa
 _host: Host | None = None
 """The clients at work in this process, inherited by forked ones."""
 
-TestJob = tuple[Sequence[int], Download, ClientMemory, bool]
+_TestJob = tuple[Sequence[int], Download, ClientMemory, bool]
 
 
 class Simulator(ABC):
@@ -81,7 +81,7 @@ class Simulator(ABC):
                 update, memory = outcome
                 yield _unpack_update(update), ClientMemory(unpack(memory))
 
-    def test(self, jobs: Iterable[TestJob]) -> Iterator[Prediction | Failure]:
+    def test(self, jobs: Iterable[_TestJob]) -> Iterator[Prediction | Failure]:
         """Test groups of clients; yield predictions in the order of ``jobs``, and who failed."""
         packed = ((c, _pack_download(d), pack(memory.tensors), final) for c, d, memory, final in jobs)
         return chain.from_iterable(self._map(test, packed))

@@ -24,7 +24,7 @@ from fedcue.train.settings import Training
 from fedcue.train.sgd import Loss, mean_loss, optimiser_for
 from fedcue.types import Tensors
 
-PADDING = -100
+_PADDING = -100
 """The label of an image that only fills up a smaller batch: cross-entropy leaves it out."""
 
 
@@ -110,7 +110,7 @@ class Group:
         """
         rows = rows[:, (rows >= 0).any(0)]
         there = torch.where(rows < 0, rows[:, :1], rows)
-        labels = torch.where(rows < 0, PADDING, self.labels[there])
+        labels = torch.where(rows < 0, _PADDING, self.labels[there])
         prefix = self.images.prefix(there.flatten())
         device = prefix.tokens.device
         inputs = {"tokens": prefix.tokens, "qkv": prefix.qkv}

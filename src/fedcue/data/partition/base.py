@@ -56,7 +56,7 @@ class LeftOut:
         return notes
 
 
-NOTHING = LeftOut()
+_NOTHING = LeftOut()
 
 
 def _fewer(least: int, kind: str) -> str:
@@ -81,7 +81,7 @@ class Partition:
     test: Sequence[Indices]
     names: Sequence[str]
     domains: Sequence[str]
-    left_out: LeftOut = NOTHING
+    left_out: LeftOut = _NOTHING
     rule: str = ""
     """Name of the partition that was made."""
     instead_of: str = ""
@@ -204,7 +204,7 @@ def assemble(
     train: Sequence[Indices],
     test: Sequence[Indices],
     names: Sequence[str],
-    left_out: LeftOut = NOTHING,
+    left_out: LeftOut = _NOTHING,
 ) -> Partition:
     """Return the partition of these images, each client with the domain of its training images."""
     domains = [""] * len(train)

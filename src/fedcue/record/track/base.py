@@ -10,7 +10,7 @@ from typing import Any
 
 from fedcue.errors import ConfigError
 
-TRACKERS = {
+_TRACKERS = {
     "tensorboard": "fedcue.record.track.tensorboard:TensorBoard",
     "mlflow": "fedcue.record.track.mlflow:MLflow",
     "wandb": "fedcue.record.track.wandb:WeightsAndBiases",
@@ -39,7 +39,7 @@ class Tracker(ABC):
 
 def tracker(name: str) -> Tracker:
     """Return the tracker called ``name`` or say what to install."""
-    module, _, kind = TRACKERS[name].partition(":")
+    module, _, kind = _TRACKERS[name].partition(":")
     try:
         made: Tracker = getattr(importlib.import_module(module), kind)()
     except ImportError as error:

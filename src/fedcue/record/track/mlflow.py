@@ -13,8 +13,8 @@ from mlflow.tracking import MlflowClient
 
 from fedcue.record.track.base import Tracker, read_note
 
-EXPERIMENT = "fedcue"
-EVERY_ROUND = "upload_bytes"
+_EXPERIMENT = "fedcue"
+_EVERY_ROUND = "upload_bytes"
 """A number every round has, by which the last one logged is found."""
 
 
@@ -29,7 +29,7 @@ class MLflow(Tracker):
         if self.run:
             self.client.update_run(self.run, status="RUNNING")
             return max(
-                (int(m.step) for m in self.client.get_metric_history(self.run, EVERY_ROUND)), default=0
+                (int(m.step) for m in self.client.get_metric_history(self.run, _EVERY_ROUND)), default=0
             )
         self.run = self.client.create_run(self._experiment(), run_name=name).info.run_id
         params = [Param(key, str(value)[:500]) for key, value in settings.items()]
@@ -40,9 +40,9 @@ class MLflow(Tracker):
 
     def _experiment(self) -> str:
         try:
-            return str(self.client.create_experiment(EXPERIMENT))
+            return str(self.client.create_experiment(_EXPERIMENT))
         except MlflowException:
-            found = self.client.get_experiment_by_name(EXPERIMENT)
+            found = self.client.get_experiment_by_name(_EXPERIMENT)
             if found is None:
                 raise
             return str(found.experiment_id)

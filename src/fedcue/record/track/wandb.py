@@ -10,7 +10,7 @@ import wandb
 
 from fedcue.record.track.base import Tracker, read_note
 
-PROJECT = "fedcue"
+_PROJECT = "fedcue"
 
 
 class WeightsAndBiases(Tracker):
@@ -21,7 +21,7 @@ class WeightsAndBiases(Tracker):
         self.note = folder / "run.txt"
         known, _, number = read_note(self.note).partition(" ")
         self.run = wandb.init(
-            project=PROJECT, name=name, id=known or None, resume="allow" if known else None,
+            project=_PROJECT, name=name, id=known or None, resume="allow" if known else None,
             dir=str(folder), config=dict(settings),
         )  # fmt: skip
         return int(number or 0)

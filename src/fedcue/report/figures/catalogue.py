@@ -19,14 +19,14 @@ from fedcue.report.figures import (
 from fedcue.report.figures.figure import Figure
 from fedcue.report.groups import RunGroup
 
-Builder = Callable[[Sequence[RunGroup]], Figure | None]
+_Builder = Callable[[Sequence[RunGroup]], Figure | None]
 
 
 @dataclass(frozen=True)
 class Entry:
     """How a figure is made, which section of the page shows it (none: no section) and what it needs."""
 
-    build: Builder
+    build: _Builder
     section: str
     needs: str
 

@@ -16,11 +16,11 @@ from fedcue.report.groups import RunGroup
 from fedcue.report.palette import COLOURS
 from fedcue.report.runs import RunRecord, number
 
-MAX_POINTS = 400
+_MAX_POINTS = 400
 ROUNDS = Axis("round")
-MEGABYTES = Axis("MB sent and received", log=True)
+_MEGABYTES = Axis("MB sent and received", log=True)
 ACCURACY = Axis("mean accuracy of the clients", percent=True)
-LOSS = Axis("training loss", log=True)
+_LOSS = Axis("training loss", log=True)
 
 ADAPTED = "A point of its own: each client trained once more, for the last test alone."
 
@@ -48,10 +48,10 @@ accuracy_by_round = partial(
     _curves, "accuracy-rounds", "Accuracy by round", "mean_accuracy", ROUNDS, ACCURACY
 )
 accuracy_by_bytes = partial(
-    _curves, "accuracy-bytes", "Accuracy by traffic", "mean_accuracy", MEGABYTES, ACCURACY
+    _curves, "accuracy-bytes", "Accuracy by traffic", "mean_accuracy", _MEGABYTES, ACCURACY
 )
-loss_by_round = partial(_curves, "loss-rounds", "Training loss by round", "train_loss", ROUNDS, LOSS)
-loss_by_bytes = partial(_curves, "loss-bytes", "Training loss by traffic", "train_loss", MEGABYTES, LOSS)
+loss_by_round = partial(_curves, "loss-rounds", "Training loss by round", "train_loss", ROUNDS, _LOSS)
+loss_by_bytes = partial(_curves, "loss-bytes", "Training loss by traffic", "train_loss", _MEGABYTES, _LOSS)
 privacy_by_round = partial(_curves, "privacy", "Privacy spent", "epsilon", ROUNDS, Axis("epsilon"))
 
 
@@ -65,7 +65,7 @@ def _adapted(group: RunGroup, metric: str, lines: Sequence[Series]) -> Series | 
 
 
 def _line(group: RunGroup, metric: str, x: Axis, positive: bool) -> Series | None:
-    curves = [points for run in group.runs if (points := _points(run, metric, x is MEGABYTES))]
+    curves = [points for run in group.runs if (points := _points(run, metric, x is _MEGABYTES))]
     if not curves:
         return None
     shared = _thinned(sorted(set.intersection(*(set(points) for points in curves))))
@@ -97,7 +97,7 @@ def _points(run: RunRecord, metric: str, by_bytes: bool) -> Points:
 
 
 def _thinned(rounds: list[int]) -> list[int]:
-    step = -(-len(rounds) // MAX_POINTS)
+    step = -(-len(rounds) // _MAX_POINTS)
     return rounds if step <= 1 else sorted({*rounds[::step], rounds[-1]})
 
 

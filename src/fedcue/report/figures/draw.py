@@ -28,14 +28,14 @@ log = logging.getLogger(__name__)
 LEGEND_POINTS, KEY_POINTS = 9, 45
 """Size of a legend's letters, and the width of the line beside them with its gaps."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h")
-DASHES = ("-", "--", ":")
+_DASHES = ("-", "--", ":")
 STYLE: Any = {
     "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
     "axes.grid": True, "grid.color": "#e3e6ea", "axes.axisbelow": True, "axes.titlesize": 10,
     "axes.titlelocation": "left", "legend.frameon": False, "legend.fontsize": LEGEND_POINTS,
     "svg.fonttype": "none", "svg.hashsalt": "fedcue", "text.parse_math": False, "savefig.dpi": 160,
 }  # fmt: skip
-OTHER_SCRIPTS = (
+_OTHER_SCRIPTS = (
     "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Noto Sans SC", "Noto Sans JP",
     "Source Han Sans SC", "WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "IPAexGothic",
     "IPAGothic", "TakaoGothic", "NanumGothic", "Hiragino Sans", "PingFang SC", "Microsoft YaHei", "Yu Gothic",
@@ -87,7 +87,7 @@ def _missing_letters_told() -> Iterator[None]:
 def families() -> list[str]:
     """Return the fonts to draw with: matplotlib's own, then those installed here for other scripts."""
     installed = {font.name for font in font_manager.fontManager.ttflist}
-    return ["DejaVu Sans", *(name for name in OTHER_SCRIPTS if name in installed)]
+    return ["DejaVu Sans", *(name for name in _OTHER_SCRIPTS if name in installed)]
 
 
 def paint(figure: Figure) -> Canvas:
@@ -99,7 +99,7 @@ def paint(figure: Figure) -> Canvas:
     canvas = Canvas(figsize=(width, max(_height(p) for p in figure.panels) * rows), layout="constrained")
     grid = canvas.subplots(rows, columns, squeeze=False).ravel()
     for axes, panel in zip(grid, figure.panels, strict=False):
-        PAINTERS[panel.kind](axes, panel)
+        _PAINTERS[panel.kind](axes, panel)
         axes.set_title(panel.title)
         _label(axes.xaxis, axes.set_xlabel, axes.set_xscale, panel.x)
         _label(axes.yaxis, axes.set_ylabel, axes.set_yscale, panel.y)
@@ -169,7 +169,7 @@ def _lines(axes: Any, panel: Panel) -> None:
         x, y, colour = _floats(series.x), _floats(series.y), _colour(series.slot)
         few = len(x) <= 25
         axes.plot(
-            x, y, DASHES[series.slot // len(LIGHT) % 3], color=colour, label=series.name, linewidth=1.8,
+            x, y, _DASHES[series.slot // len(LIGHT) % 3], color=colour, label=series.name, linewidth=1.8,
             marker=MARKERS[series.slot % len(MARKERS)] if few else None, markersize=4.5,
             markerfacecolor=colour if series.slot < len(LIGHT) else "white",
         )  # fmt: skip
@@ -242,6 +242,6 @@ def _heat(axes: Any, panel: Panel) -> None:
         axes.tick_params(axis="x", rotation=90)
 
 
-PAINTERS: dict[str, Callable[[Any, Panel], None]] = {
+_PAINTERS: dict[str, Callable[[Any, Panel], None]] = {
     "line": _lines, "scatter": _scatter, "bar": _bars, "strip": _strip, "heat": _heat,
 }  # fmt: skip

@@ -13,7 +13,7 @@ from fedcue.report.palette import COLOURS
 from fedcue.report.runs import RunRecord, section
 
 OWN = Axis("accuracy of clients that train", percent=True)
-NEW = Axis("accuracy of held-out clients", percent=True)
+_NEW = Axis("accuracy of held-out clients", percent=True)
 
 
 def generalisation(groups: Sequence[RunGroup]) -> Figure | None:
@@ -24,7 +24,7 @@ def generalisation(groups: Sequence[RunGroup]) -> Figure | None:
         found = tuple(point for _, point in points if point is not None)
         missing += [group.label for group, point in points if point is None]
         if found:
-            panels.append(Panel("scatter", OWN, NEW, found, title=dataset))
+            panels.append(Panel("scatter", OWN, _NEW, found, title=dataset))
             place = f"{dataset}: " if dataset else ""
             words.append(place + "; ".join(map(_in_words, found)))
     if not panels:

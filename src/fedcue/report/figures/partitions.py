@@ -12,7 +12,7 @@ from fedcue.report.groups import RunGroup, federations
 from fedcue.report.labels import shorten
 from fedcue.report.runs import RunRecord, section
 
-MAX_MAP_CELLS = 40_000
+_MAX_MAP_CELLS = 40_000
 
 
 def partition_map(groups: Sequence[RunGroup]) -> Figure | None:
@@ -37,7 +37,7 @@ def partition_map(groups: Sequence[RunGroup]) -> Figure | None:
 
 def _map(run: RunRecord) -> Panel:
     counts, classes = run.class_counts, run.classes
-    rows = max(1, MAX_MAP_CELLS // max(1, counts.shape[1]))
+    rows = max(1, _MAX_MAP_CELLS // max(1, counts.shape[1]))
     ids = [client.id for client in run.clients][:rows] or list(range(min(rows, len(counts))))
     named = {client.id: shorten(client.name) for client in run.clients}
     found = [(row, client) for row, client in enumerate(ids) if client < len(counts)]

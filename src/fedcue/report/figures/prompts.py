@@ -14,8 +14,8 @@ from fedcue.report.labels import shorten
 from fedcue.report.run_files import Array
 from fedcue.report.runs import RunRecord
 
-SMALLEST_WEIGHT = 0.002
-MAX_MAP_CLASSES = 120
+_SMALLEST_WEIGHT = 0.002
+_MAX_MAP_CLASSES = 120
 
 
 def mixing_weights(groups: Sequence[RunGroup]) -> Figure | None:
@@ -24,7 +24,7 @@ def mixing_weights(groups: Sequence[RunGroup]) -> Figure | None:
     if found is None or found[1].analysis["mean_mixing_weights"].ndim != 3:
         return None
     label, run = found
-    weights = run.analysis["mean_mixing_weights"][:MAX_MAP_CLASSES, :, :MAX_MAP_CLASSES]  # [C, L, C]
+    weights = run.analysis["mean_mixing_weights"][:_MAX_MAP_CLASSES, :, :_MAX_MAP_CLASSES]  # [C, L, C]
     names = tuple(map(shorten, run.classes))[: len(weights)]
     blocks = block_numbers(run, weights.shape[1])
     panels = [_weights_map(weights.mean(1), names, "mean over blocks")]
@@ -36,7 +36,7 @@ def mixing_weights(groups: Sequence[RunGroup]) -> Figure | None:
 
 
 def _weights_map(weights: Array, names: tuple[str, ...], title: str) -> Panel:
-    kept = np.argwhere(weights > SMALLEST_WEIGHT)
+    kept = np.argwhere(weights > _SMALLEST_WEIGHT)
     cells = [(int(row), int(column), float(weights[row, column])) for row, column in kept]
     heat = Heat(names, names, cells, "mean weight")
     return Panel("heat", Axis("class prompt"), Axis("true class"), heat=heat, title=title)

@@ -13,16 +13,16 @@ from fedcue.report.figures.figure import Axis, Figure, Panel, Series
 from fedcue.report.groups import RunGroup, differing_settings, settings_of
 from fedcue.report.labels import method_label, setting_label, value_label
 
-MAX_PANELS = 8
-LOG_RATIO = 30
+_MAX_PANELS = 8
+_LOG_RATIO = 30
 
-Sweep = list[tuple[Any, RunGroup]]
+_Sweep = list[tuple[Any, RunGroup]]
 """Groups that differ in one setting, each with its value."""
 
 
 def sensitivity(groups: Sequence[RunGroup]) -> Figure | None:
     """Draw a panel per setting; runs that agree in everything else are one line."""
-    found: dict[str, list[tuple[str, Sweep]]] = {}
+    found: dict[str, list[tuple[str, _Sweep]]] = {}
     for method in dict.fromkeys(group.method for group in groups):
         own = [group for group in groups if group.method == method]
         keys = differing_settings([group.runs[0] for group in own])
@@ -30,7 +30,7 @@ def sensitivity(groups: Sequence[RunGroup]) -> Figure | None:
             for name, sweep in _sweeps(own, key, keys).items():
                 label = ", ".join(filter(None, [method_label(method), name]))
                 found.setdefault(key, []).append((label, sweep))
-    panels = tuple(_panel(key, sweeps) for key, sweeps in list(found.items())[:MAX_PANELS])
+    panels = tuple(_panel(key, sweeps) for key, sweeps in list(found.items())[:_MAX_PANELS])
     if not panels:
         return None
     alt = "; ".join(_in_words(panel) for panel in panels) + "."
@@ -40,9 +40,9 @@ def sensitivity(groups: Sequence[RunGroup]) -> Figure | None:
     return Figure("sensitivity", "What the settings do", panels, caption, alt)
 
 
-def _sweeps(own: Sequence[RunGroup], key: str, keys: Sequence[str]) -> dict[str, Sweep]:
+def _sweeps(own: Sequence[RunGroup], key: str, keys: Sequence[str]) -> dict[str, _Sweep]:
     """Return the groups that agree in all but ``key``, by what sets them apart from the others."""
-    sweeps: dict[str, Sweep] = {}
+    sweeps: dict[str, _Sweep] = {}
     names: dict[str, str] = {}
     for group in own:
         settings = settings_of(group.runs[0])
@@ -55,12 +55,12 @@ def _sweeps(own: Sequence[RunGroup], key: str, keys: Sequence[str]) -> dict[str,
     return {names[mark]: sweep for mark, sweep in sweeps.items() if len(sweep) > 1}
 
 
-def _panel(key: str, sweeps: Sequence[tuple[str, Sweep]]) -> Panel:
+def _panel(key: str, sweeps: Sequence[tuple[str, _Sweep]]) -> Panel:
     values = [value for _, sweep in sweeps for value, _ in sweep]
     label, y = setting_label(key), Axis("mean accuracy", percent=True)
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         low, high = min(values), max(values)
-        x = Axis(label, log=low > 0 and high / low >= LOG_RATIO)
+        x = Axis(label, log=low > 0 and high / low >= _LOG_RATIO)
     else:
         names = dict.fromkeys(value_label(value) for value in sorted(values, key=str))
         x = Axis(label, categories=tuple(names))
@@ -68,7 +68,7 @@ def _panel(key: str, sweeps: Sequence[tuple[str, Sweep]]) -> Panel:
     return Panel("line", x, y, lines, title=label)
 
 
-def _line(name: str, slot: int, sweep: Sweep, x: Axis) -> Series:
+def _line(name: str, slot: int, sweep: _Sweep, x: Axis) -> Series:
     places = [(_place(value, x), group.over_seeds("mean_accuracy")) for value, group in sweep]
     ordered = sorted(places, key=lambda pair: pair[0])
     means = [found.mean or 0.0 for _, found in ordered]
