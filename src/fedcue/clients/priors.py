@@ -23,25 +23,30 @@ def estimate_priors(
     labelled: np.typing.ArrayLike = 0,
     steps: int = 1000,
     tolerance: float = 1e-6,
+    few: float = 0.2,
 ) -> np.typing.NDArray[np.float64]:
     """Estimate class priors ``[C]`` of images from their ``logits [n, C]``, which know of no priors yet.
 
     Priors are drawn from a symmetric Dirichlet distribution; ``labelled [C]`` counts images whose class is
     known. Each step shares every image out among the classes, by its scores and by how many images each
-    class is thought to have (variational Bayes; without the digamma it is EM). A temperature above 1
-    makes each image count for less, because a classifier errs alike on images that are alike.
+    class is thought to have: where clients hold few classes (a concentration up to ``few``) by variational
+    Bayes, which leaves out classes of less than an image; otherwise by the other images alone (collapsed
+    variational Bayes). A temperature above 1 makes each image count for less, because a classifier errs
+    alike on images that are alike.
     """
     scores = np.asarray(logits, np.float64) / temperature
     known = np.asarray(labelled, np.float64) + concentration
-    counts = known + len(scores) / scores.shape[1]
+    own = np.full(scores.shape, 1 / scores.shape[1])
+    counts = known + own.sum(0)
     for _ in range(steps):
         far = counts + 6  # digamma(counts) by its series far from 0
         digamma = np.log(far) - 1 / (2 * far) - 1 / (12 * far**2) - sum(1 / (counts + k) for k in range(6))
-        shares = scores + digamma
+        shares = scores + (digamma if concentration <= few else np.log(counts - own))
         shares = np.exp(shares - shares.max(1, keepdims=True))
-        new = known + (shares / shares.sum(1, keepdims=True)).sum(0)
+        own = shares / shares.sum(1, keepdims=True)
+        new = known + own.sum(0)
         moved, counts = np.abs(new - counts).max(), new
-        if moved < tolerance * len(scores):
+        if moved <= tolerance * len(scores):
             break
     priors: np.typing.NDArray[np.float64] = counts / counts.sum()
     return priors

@@ -66,6 +66,25 @@ def in_plain_loops(scores: np.ndarray, concentration: float, labelled: list[int]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_where_clients_hold_many_classes_each_image_hears_the_others_alone(temperature: float) -> None:
+    logits, labelled = logits_of(OWN, 40, 0), [0, 2, 0, 0, 1, 0]
+    found = estimate_priors(logits, 0.3, temperature, labelled, steps=25, tolerance=0.0)
+    scores = (logits / temperature).softmax(1).tolist()
+    shares = [[1 / CLASSES] * CLASSES for _ in scores]
+    for _ in range(25):
+        total = [0.3 + labelled[c] + sum(own[c] for own in shares) for c in range(CLASSES)]
+        weighed = [
+            [row[c] * (total[c] - own[c]) for c in range(CLASSES)]
+            for row, own in zip(scores, shares, strict=True)
+        ]
+        shares = [[value / sum(row) for value in row] for row in weighed]
+    counts = np.array([0.3 + labelled[c] + sum(own[c] for own in shares) for c in range(CLASSES)])
+    np.testing.assert_allclose(found, counts / counts.sum(), atol=1e-10)
+    sparse = estimate_priors(logits, 0.3, temperature, labelled, steps=25, tolerance=0.0, few=0.3)
+    assert np.abs(found - sparse).max() > 1e-3, "the two ways differ"
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
 def test_it_is_variational_bayes(temperature: float) -> None:
     logits = logits_of(OWN, 40, 0)
     labelled = [0, 2, 0, 0, 1, 0]
