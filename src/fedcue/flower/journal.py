@@ -129,6 +129,14 @@ def _weight(weights: Weights, images: Images) -> float:
     return sum(most.values())
 
 
+def _images(entry: Mapping[str, Any]) -> Images:
+    """Return what a line is about; the first journals named place and client in one text, and no division."""
+    if "images" in entry:
+        place, _, client = str(entry["images"]).rpartition(": ")
+        return Images(place, "", client)
+    return Images(*(str(entry[name]) for name in ("place", "division", "client")))
+
+
 def _weights(file: IO[bytes]) -> Weights:
     """Return the weight of everything in a journal, by images; a damaged one is not believed."""
     weights: defaultdict[Images, float] = defaultdict(float)
@@ -144,8 +152,7 @@ def _weights(file: IO[bytes]) -> Weights:
                 or not 0 < noise < 1e9
             ):
                 raise ValueError("not a release")
-            images = Images(*(str(entry[name]) for name in ("place", "division", "client")))
-            weights[images] += releases / noise**2
+            weights[_images(entry)] += releases / noise**2
     except (ValueError, KeyError, TypeError) as error:
         raise ClientError(
             "its journal of releases is damaged, so that what was spent is not known"

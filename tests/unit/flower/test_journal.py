@@ -58,6 +58,14 @@ def test_within_a_division_clients_do_not_pay_for_each_other(tmp_path: Path) -> 
     assert journal.spent(Images("/xy", "0", "a")) == 0
 
 
+def test_the_lines_of_the_first_journals_count(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "releases.jsonl")
+    journal.file.write_text('{"images": "/srv/a: b: north", "releases": 3, "noise": 2.0, "run": "r"}\n')
+    assert journal.spent(Images("/srv/a: b", "0", "south")) == 3 / NOISE**2
+    assert journal.spent(Images("/srv", "0", "")) == 3 / NOISE**2
+    assert journal.spent(Images("/srv/c", "0", "north")) == 0
+
+
 @pytest.mark.parametrize(
     "line", ["{}", "[]", "1", "?", '{"place": "/x", "division": "0", "client": "a", "releases": 1.5, "noise": 1}',
              '{"place": "/x", "division": "0", "client": "a", "releases": 1, "noise": NaN}',
