@@ -107,3 +107,17 @@ def test_mean_and_sample_deviation_over_seeds() -> None:
     partly = OverSeeds((4.0, None))
     assert (partly.mean, partly.complete) == (4.0, False)
     assert OverSeeds((None,)).mean is None
+
+
+def test_settings_of_one_method_have_colours_of_their_own_and_methods_theirs_everywhere(
+    tmp_path: Path,
+) -> None:
+    for number in range(3):
+        write_run(tmp_path / "one" / str(number), rounds=2, method__temperature=number + 1.0)
+    assert [group.slot for group in groups_in(tmp_path / "one")] == [0, 1, 2]
+    write_run(tmp_path / "two" / "head", "head", rounds=2)
+    write_run(tmp_path / "two" / "pep", rounds=2)
+    write_run(tmp_path / "two" / "other", rounds=2, method__temperature=7.0)
+    head, first, second = (group.slot for group in groups_in(tmp_path / "two"))
+    assert head % COLOURS != first % COLOURS
+    assert second == first + COLOURS

@@ -56,3 +56,9 @@ def test_a_sweep_is_compared_within_its_value_and_one_method_with_its_first_valu
     assert [reference_of(row, two).group.label for row in two] == ["pep a=1", "pep a=2"] * 2
     one = compare_runs({("head", v): [folder] for v in ("a=1", "a=2")}, 0.8).rows
     assert [reference_of(row, one).group.label for row in one] == ["head a=1", "head a=1"]
+
+
+def test_without_pep_the_first_method_is_what_others_are_compared_with(tmp_path: Path) -> None:
+    folder = write_small_run(tmp_path / "run", 0, [0.5])
+    rows = compare_runs({(method, ""): [folder] for method in ("head", "fedvpt", "cue")}, 0.8).rows
+    assert [reference_of(row, rows).group.label for row in rows] == ["head"] * 3

@@ -106,6 +106,7 @@ def test_domains_are_means_over_clients_and_no_pooled_ones() -> None:
     summary = {"domains": {"a": {"client_mean_accuracy": 0.25, "pooled_accuracy": 0.75}}, "untested": [1, 2]}
     run = RunRecord(Path("run"), "finished", summary=summary)
     assert (run.domains, run.untested) == ({"a": 0.25}, 2)
+    assert (replace(run, summary={}).domains, replace(run, summary={}).untested) == ({}, 0)
 
 
 def test_only_a_run_with_rounds_can_have_reached_a_target_at_an_unknown_time() -> None:

@@ -52,3 +52,13 @@ def test_the_check_is_asked_before_every_batch():
     except ClientError:
         pass
     assert (done, len(asked)) == ([2], 2)
+
+
+def test_values_of_some_classes_stand_at_their_classes_and_all_others_have_none():
+    """Two classes of three; one prior for all five images, or one for each."""
+    values, classes = torch.arange(1.0, 11.0).view(5, 2), torch.tensor([2, 0])
+    for priors in (torch.zeros(3), torch.zeros(5, 3)):
+        (batch,) = given(priors).batches(5)
+        whole = batch.for_all_classes(values, classes)
+        assert whole.tolist() == [[values[n, 1], 0, values[n, 0]] for n in range(5)]
+        assert batch.for_all_classes(values[:, None], classes).shape == (5, 1, 3)

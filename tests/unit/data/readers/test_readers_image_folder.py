@@ -11,6 +11,7 @@ import pytest
 from support.data_files import save_picture
 
 from fedcue.data.partition import Natural
+from fedcue.data.readers import folders
 from fedcue.data.readers.image_folder import FederatedFolder, Folder, recognise_layout
 from fedcue.errors import DataError
 from fedcue.rng import rng
@@ -190,3 +191,13 @@ def test_a_list_that_lies_in_a_folder_of_images_is_not_passed_over_silently(
     (tmp_path / "manifest.csv").write_text("path,label\n")
     Folder(root=tmp_path).load(0)
     assert "Its manifest.csv is left aside: data=manifest reads it." in caplog.text
+
+
+def test_images_come_in_the_order_of_their_paths_whatever_the_disk_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = [("b", ["2.png", "1.png", "notes.txt"]), ("a", ["9.png", "10.png"])]
+    walked = [(str(tmp_path / "owl" / name), [], files) for name, files in places]
+    monkeypatch.setattr("os.walk", lambda folder, onerror: iter(walked))
+    found = [path.relative_to(tmp_path / "owl").as_posix() for path in folders.images(tmp_path / "owl")]
+    assert found == ["a/10.png", "a/9.png", "b/1.png", "b/2.png"]

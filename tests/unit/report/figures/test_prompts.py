@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from fedcue.report.figures.catalogue import build
@@ -24,3 +25,10 @@ def test_every_class_prompt_is_a_point_and_every_snapshot_a_series(eight: list[R
     assert len(prompts.panels[0].series[0].x) == 10
     over_rounds = build("class-prompts-evolution", eight)
     assert [series.name for series in over_rounds.panels[0].series] == ["round 0", "round 10", "round 20"]
+
+
+def test_how_near_class_prompts_are_to_each_other_is_told(eight: list[RunGroup]) -> None:
+    vectors = eight[-1].runs[0].trained["class_prompts"].astype(np.float64)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    pairs = [unit[i] @ unit[j] for i in range(len(unit)) for j in range(i)]
+    assert f"cosine similarity of {np.mean(pairs):.2f} (" in build("class-prompts", eight).caption

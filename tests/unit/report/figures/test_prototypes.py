@@ -31,3 +31,6 @@ def test_prototypes(eight: list[RunGroup]) -> None:
     cosines = (first * last).sum(1) / (np.linalg.norm(first, axis=1) * np.linalg.norm(last, axis=1))
     assert drift.series[0].y[0] == pytest.approx(0, abs=1e-6)
     assert drift.series[0].y[-1] == pytest.approx(1 - cosines.mean(), rel=1e-4)
+    assert "at round 20" in (alt := build("prototype-drift", eight).alt)
+    assert alt.endswith("(cosine distance to round 0).")
+    assert f"Largest drift at round 20: {max(series.y[-1] for series in drift.series):.3f} " in alt
