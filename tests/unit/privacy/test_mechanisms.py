@@ -16,7 +16,7 @@ from fedcue.methods.tensors import reply, trained, zeros
 from fedcue.privacy.adding import clipped
 from fedcue.privacy.budget import releases_before
 from fedcue.privacy.differential import DifferentialPrivacy
-from fedcue.privacy.mechanisms import PaperNoise
+from fedcue.privacy.mechanisms import PaperNoise, Privacy
 from fedcue.privacy.noise import most_noise
 from fedcue.privacy.shares import Shares
 from fedcue.privacy.stream import NoiseStream
@@ -206,3 +206,16 @@ def test_statistics_leave_a_client_in_float64_and_what_it_trains_as_declared() -
     table = table_of(trained("head", (1,), zeros), *STATISTICS.specs)
     types = {spec.name: DifferentialPrivacy().upload_dtype(spec) for spec in table}
     assert types == {"head": torch.float32, "centroids": torch.float64, "holds": torch.float64}
+
+
+def test_without_protection_nothing_is_counted_hidden_or_noised() -> None:
+    for privacy in (Privacy(), PaperNoise()):
+        told = (privacy.differential, privacy.central, privacy.distributed, privacy.secret_sample)
+        assert told == (False, False, False, False)
+        assert not privacy.hide_priors
+    told = {
+        where: (DifferentialPrivacy(where=where).central, DifferentialPrivacy(where=where).distributed)
+        for where in ("central", "local", "distributed")
+    }
+    assert told == {"central": (True, False), "local": (False, False), "distributed": (False, True)}
+    assert DifferentialPrivacy().differential

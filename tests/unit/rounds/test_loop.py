@@ -6,12 +6,14 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from support.tiny_federation import TinyFederation
 
 from fedcue.clients.host import Host
 from fedcue.errors import BudgetSpent, ClientError, FedcueError
 from fedcue.methods.head import HeadTuning
 from fedcue.methods.pep import PEP
+from fedcue.methods.ppt import PPT
 from fedcue.train.settings import Training
 
 HEAD = 4 * 32
@@ -199,3 +201,21 @@ def test_releases_are_written_down_beforehand_where_noise_cannot_be_repeated(sim
         assert [json.loads(line) for line in journal.read_text().splitlines()] == [
             {"clients": [0, 2], "releases": 1}
         ] * 2
+
+
+def test_rounds_after_the_last_checkpoint_are_done_again_and_not_listed_twice():
+    run = TinyFederation(HeadTuning(), images=8).run(1)
+    with open(run.result.folder / "metrics.jsonl", "a") as file:
+        file.write('{"round": 2, "of": "a run that was killed"}\n')
+    assert [(record["round"], record.get("of")) for record in run.more(1).result.rounds] == [
+        (1, None),
+        (2, None),
+    ]
+
+
+def test_what_clients_keep_is_left_in_a_file():
+    run = TinyFederation(PPT(), images=8).run(1, (0, 2))
+    kept = load_file(run.result.folder / "clients.safetensors")
+    assert sorted(kept) == ["0/private_prompts", "2/private_prompts"]
+    for client in (0, 2):
+        assert torch.equal(kept[f"{client}/private_prompts"], run.memories[client].tensors["private_prompts"])

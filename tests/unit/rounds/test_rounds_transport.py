@@ -8,6 +8,7 @@ from support.tiny_federation import TinyFederation
 
 from fedcue.config.layers import load
 from fedcue.errors import ConfigError
+from fedcue.methods.fedvpt import FedVPT
 from fedcue.methods.pep import PEP
 from fedcue.rounds.transport import Traffic, Wire, check_transport
 from fedcue.types import Download, Sizes, Update
@@ -112,3 +113,18 @@ def test_a_round_in_which_prototypes_moved_is_noted_and_they_are_sent_again() ->
     seldom = TinyFederation(PEP(layers=(1,), period=9), images=2, settings=["transport=sparse"])
     floats = [record["download_floats"] for record in seldom.run(3).result.rounds]
     assert floats[0] > floats[1] == floats[2]
+
+
+def test_words_of_a_secure_sum_travel_whole_and_nothing_else_is_refused_them() -> None:
+    check_transport(load("default", ["aggregate=secure"]))
+    for other in ("transport=sparse", "transport.dtype=float16"):
+        with pytest.raises(ConfigError, match="transport"):
+            check_transport(load("default", ["aggregate=secure", "method=fedvpt", other]))
+
+
+def test_one_number_too_large_for_half_precision_keeps_its_tensor_whole() -> None:
+    own = Wire(load("default", ["transport.dtype=float16", "method=fedvpt"]), FedVPT().table(SIZES))
+    sent = {"mixed": torch.tensor([1.0, 1e6]), "small": torch.tensor([1.0, 0.5]), "counts": torch.tensor([3])}
+    received = own.upload(Update(0, 1, sent), {}).tensors
+    assert all(torch.equal(received[name], sent[name]) for name in sent)
+    assert own.traffic.upload_bytes == 2 * 4 + 2 * 2 + 8

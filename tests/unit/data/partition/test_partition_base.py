@@ -101,3 +101,10 @@ def test_a_seed_gives_the_same_clients_in_every_version(rule: PartitionOptions, 
     owners = np.where(plain.is_test, -1, number % 7)
     dataset = made(plain.labels, plain.is_test, owners=owners, domains=number % 3)
     assert digest(rule.split(dataset, rng(0, "partition"))) == expected
+
+
+def test_the_images_of_a_part_are_those_that_any_client_has_of_it() -> None:
+    dataset = made([0, 0, 0, 1, 1, 1], [0, 1, 0, 0, 1, 0], owners=[0, 0, 1, 1, 1, 0])
+    partition = Natural().split(dataset, rng(0, "partition"))
+    assert partition.pool("train").tolist() == [0, 2, 3, 5]
+    assert partition.pool("test").tolist() == [1, 4]

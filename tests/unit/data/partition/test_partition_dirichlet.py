@@ -89,3 +89,17 @@ def test_a_class_wise_draw_that_leaves_a_client_too_small_is_drawn_again() -> No
         for seed in range(20)
     ]
     assert min(smallest) == 12  # the smallest size that is allowed is accepted
+
+
+def test_a_class_without_test_images_is_shared_out_class_by_class_too() -> None:
+    counts = by_class(np.full(3, 40), np.array([30, 0, 30]), 4, 5.0, 5, rng(0, "partition"))
+    assert counts.train.sum(axis=0).tolist() == [40, 40, 40]
+    assert counts.test.sum(axis=0).tolist() == [30, 0, 30]
+    assert counts.test.sum(axis=1).min() > 0
+
+
+def test_a_class_wise_draw_that_leaves_a_client_untested_is_drawn_again() -> None:
+    """Six clients and eight test images, all of one class that some draws give to few of them."""
+    for seed in range(20):
+        counts = by_class(np.full(4, 60), np.array([8, 0, 0, 0]), 6, 0.5, 1, rng(seed, "partition"))
+        assert counts.test.sum(axis=1).min() > 0

@@ -33,3 +33,12 @@ def test_a_client_has_a_domain_if_all_its_training_images_are_of_one() -> None:
     dataset = made(np.zeros(8), np.arange(8) >= 6, domains=[0, 0, 0, 1, -1, -1, 0, 1])
     parts = [np.array(part) for part in ([0, 1], [2, 3], [4, 5])]
     assert assemble(dataset, parts, parts, ("one", "both", "unknown")).domains == ("domain-0", "", "")
+
+
+def test_a_client_that_is_alone_in_its_domain_has_its_name() -> None:
+    labels, is_test = np.tile([0, 0, 1, 1], 4), np.tile([False, True], 8)
+    dataset = made(labels, is_test, domains=np.repeat([0, 1], 8))
+    alone = ByDomain(clients_per_domain=1).split(dataset, rng(0, "partition"))
+    assert (alone.names, alone.domains) == (("domain-0", "domain-1"), ("domain-0", "domain-1"))
+    two = ByDomain(clients_per_domain=2).split(dataset, rng(0, "partition"))
+    assert two.names == ("domain-0-0", "domain-0-1", "domain-1-0", "domain-1-1")
