@@ -219,3 +219,11 @@ def test_without_protection_nothing_is_counted_hidden_or_noised() -> None:
     }
     assert told == {"central": (True, False), "local": (False, False), "distributed": (False, True)}
     assert DifferentialPrivacy().differential
+
+
+def test_statistics_shorter_than_the_bound_stay_as_they_are() -> None:
+    """Half a step below the bound and half of it; what is longer is shortened to it, not below."""
+    privacy = DifferentialPrivacy(unit="client", radius=1.0, client_bound=2.0)
+    for length, after in ((1.0, 1.0), (1.9, 1.9), (2.0, 2.0), (4.0, 2.0)):
+        update = Update(0, 1, {"holds": torch.tensor([length, 0.0, 0.0, 0.0])})
+        assert privacy.bounded(update, {}, STATISTICS).tensors["holds"][0].item() == pytest.approx(after)

@@ -103,3 +103,10 @@ def test_a_class_wise_draw_that_leaves_a_client_untested_is_drawn_again() -> Non
     for seed in range(20):
         counts = by_class(np.full(4, 60), np.array([8, 0, 0, 0]), 6, 0.5, 1, rng(seed, "partition"))
         assert counts.test.sum(axis=1).min() > 0
+
+
+def test_filling_stays_what_it_is() -> None:
+    """The same seed fills clients alike in every version, also where a class has no image."""
+    generator = rng(0, "fill")
+    counts = fill(np.array([4, 3, 5]), log_dirichlet(0.5, 3, 4, generator), np.array([5, 0, 1, 6]), generator)
+    assert counts.tolist() == [[1, 0, 0, 3], [3, 0, 0, 0], [1, 0, 1, 3]]
