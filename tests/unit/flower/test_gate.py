@@ -259,6 +259,20 @@ def test_refusals_do_not_fill_the_log_and_show_no_control_marks(caplog: pytest.L
     assert all("\x1b" not in line and len(line) < 300 for line in caplog.messages)
 
 
+def test_a_stranger_cannot_fill_the_log_by_what_the_server_below_refuses(
+    gate: tuple[FakeLink, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The head is that of a request, and what follows is no chunk: two answers are in each other's way."""
+    link, port = gate
+    before, started = len(link.asked), time.monotonic()
+    for _ in range(20):
+        answer = sent(port, head(GOOD, "Transfer-Encoding: chunked") + b"no chunk\r\n")
+        assert answer.startswith(b"HTTP/1.1 400")
+    assert len(link.asked) == before
+    assert len(caplog.messages) <= 2 * (time.monotonic() - started + 1)
+    assert "Traceback" not in caplog.text
+
+
 def test_a_path_is_compared_byte_by_byte() -> None:
     scope = {
         "http_version": "1.1", "method": "POST", "raw_path": GOOD.encode(), "query_string": b"",

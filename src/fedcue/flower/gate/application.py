@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+import h11
 import httpx
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -35,8 +36,8 @@ class Gate:
         except TimeoutError:
             if not started.yes:
                 await refused(Refusal(408, "too slow"))(scope, receive, send)
-        except (ClientDisconnect, httpx.TransportError):
-            return  # an answer that began and cannot be completed: the server ends the connection
+        except (ClientDisconnect, httpx.TransportError, h11.LocalProtocolError):
+            return  # an answer that cannot be begun or completed: the server ends the connection
 
     async def _answer(self, request: Request, send: Send) -> None:
         why = refusal(request.scope, self.limits)
@@ -103,6 +104,22 @@ class Started:
         """Send."""
         self.yes = True
         await self.send(message)
+
+
+class Seldom(logging.Filter):
+    """Lets one message a second through: strangers can make the server below the gate complain, too."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock, self._last = clock, float("-inf")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a second has passed since the last message."""
+        now = self._clock()
+        if now - self._last < 1.0:
+            return False
+        self._last = now
+        return True
 
 
 @dataclass

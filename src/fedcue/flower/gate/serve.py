@@ -21,7 +21,7 @@ import httpx
 import uvicorn
 
 from fedcue.errors import ConfigError
-from fedcue.flower.gate.application import Gate
+from fedcue.flower.gate.application import Gate, Seldom
 from fedcue.flower.gate.connection import Connection
 from fedcue.flower.gate.rules import Limits
 
@@ -159,6 +159,10 @@ async def _ready(superlink: httpx.AsyncClient) -> None:
 
 def configuration(gate: Gate, certificates: Path | None) -> uvicorn.Config:
     """Return how uvicorn serves the gate; without certificates, in plain text (for tests)."""
+    for name in ("uvicorn.error", "asyncio"):
+        own = logging.getLogger(name)
+        if not any(isinstance(one, Seldom) for one in own.filters):
+            own.addFilter(Seldom())
     protocol = partial(Connection, limits=gate.limits, counts=Counter())
     return uvicorn.Config(
         gate,
