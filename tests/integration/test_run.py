@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,15 @@ def test_priors_given_by_hand_are_checked(finished: fedcue.Result) -> None:
             model.predict(image, priors=bad)
     with pytest.raises(ConfigError, match="Unknown client '99'"):
         model.predict(image, client=99)
+
+
+def test_a_client_is_called_by_its_name_or_its_number(finished: fedcue.Result) -> None:
+    model = fedcue.load(finished.folder)
+    model = replace(model, clients={0: {"name": "north"}, 1: {"name": "2"}, 2: {"name": "east"}, 3: {}})
+    given = ("north", "0", "2", "1", "3", None)
+    assert [model.client_called(one) for one in given] == [0, 0, 1, 1, 3, None], "a name comes first"
+    with pytest.raises(ConfigError, match=r"Unknown client 'nort'\. Known: .*Did you mean 'north'"):
+        model.client_called("nort")
 
 
 def test_who_has_no_head_of_its_own_is_not_served_with_a_random_one(tmp_path: Path) -> None:

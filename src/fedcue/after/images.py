@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fedcue.data.image_sources import FileImages, decode
+from fedcue.data.image_sources import FileImages, UnreadableError, decode
 from fedcue.errors import DataError
 from fedcue.model.prompted import Prefix, PromptedViT, no_prompts
 from fedcue.train.batches import Batch
@@ -59,7 +59,10 @@ def read_images(given: Picture | Sequence[Picture], size: int) -> Tensor:
     if not images:
         raise DataError(f"No image was given. {_ALLOWED}")
     source = GivenImages(images)
-    return torch.stack([torch.from_numpy(decode(source, index, size)) for index in range(len(images))])
+    try:
+        return torch.stack([torch.from_numpy(decode(source, index, size)) for index in range(len(images))])
+    except UnreadableError as error:
+        raise UnreadableError(error.where, error.reason, "Mend it, or give another image.") from error
 
 
 def _each(given: Any) -> Iterator[Image.Image | Path]:

@@ -146,6 +146,16 @@ class Model:
         sent = self.method.download(self.state, client or 0, self.sizes, self.seed)
         return self.method.personal(at_work, sent)
 
+    def client_called(self, given: str | None) -> int | None:
+        """Return the number of a client that is given by its name, as tables show it, or by its number."""
+        if given is None:
+            return None
+        names = {str(about.get("name", number)): number for number, about in self.clients.items()}
+        numbers = {str(number): number for number in self.clients}
+        if given not in (known := numbers | names):
+            raise ConfigError(unknown("client", given, names) + " Give a name or a number.")
+        return known[given]
+
     def trained_clients(self) -> str:
         """Say which clients have something of their own."""
         trained = ", ".join(map(str, sorted(self.memories)[:20]))

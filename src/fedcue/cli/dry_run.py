@@ -177,7 +177,7 @@ def _flop(petaflop: float) -> str:
 
 def duration(seconds: float) -> str:
     """Return a time as people say it."""
-    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} seconds"
+            return many(round(seconds / length), unit)
+    return many(round(seconds), "second")

@@ -15,7 +15,8 @@ def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the exported files.")],
     client: Annotated[
-        int | None, typer.Option(help="Export the model of this client: its priors, its own tensors.")
+        str | None,
+        typer.Option(help="Export the model of this client (name or number): its priors, its own tensors."),
     ] = None,
     form: Annotated[
         Literal["onnx", "torch"], typer.Option("--format", help="An ONNX file, or a program of torch.export.")

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from contextlib import suppress
+from typing import TextIO
 
 import typer
 from rich.console import Console
@@ -82,10 +83,27 @@ def options(
     """Federated prompt tuning of Vision Transformers."""
 
 
+class Warnings(logging.StreamHandler[TextIO]):
+    """Writes warnings above a progress display, which takes the place of ``sys.stderr`` meanwhile.
+
+    What goes to a file still goes there. A forked process writes past the display, as one of its locks
+    may have been held when it was forked.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.process = self.stream, os.getpid()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write where the display of this process is, or where warnings went from the start."""
+        self.stream = sys.stderr if self.own.isatty() and os.getpid() == self.process else self.own
+        super().emit(record)
+
+
 def main() -> None:
     """Run the command line: a user's mistake is one message and exit code 2."""
     _open_what_is_closed()
-    logging.basicConfig(format="fedcue: %(message)s", level=logging.WARNING)
+    logging.basicConfig(format="fedcue: %(message)s", level=logging.WARNING, handlers=[Warnings()])
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:

@@ -35,7 +35,9 @@ def predict(
     images: Annotated[
         list[str], typer.Argument(help="Image files, folders, or patterns such as 'in/**/*.jpg'.")
     ],
-    client: Annotated[int | None, typer.Option(help="Predict as this client of the run.")] = None,
+    client: Annotated[
+        str | None, typer.Option(help="Predict as this client of the run: its name or its number.")
+    ] = None,
     priors: Annotated[
         str | None,
         typer.Option(
@@ -76,15 +78,15 @@ def predict(
         from fedcue.after.predict import load
 
         model = load(folder, trust or (), fetch=fetch)
-    paths = find_images(images)
+    number, paths = model.client_called(client), find_images(images)
     if priors == "em":
         known = None if labelled is None else _by_class(labelled, model.classes)
         given: list[float] | None = model.estimated(file_scores(model, paths, skip=skip), known)
     else:
         given = None if priors is None else _by_class(Path(priors), model.classes)
-        if len(paths) > 1 and doubted(model, paths, given, client, skip=skip):
+        if len(paths) > 1 and doubted(model, paths, given, number, skip=skip):
             log.warning("These images do not look as if their classes had the priors given. Try --priors em.")
-    rows = _classified(model, paths, given, client, details=table is None, skip=skip)
+    rows = _classified(model, paths, given, number, details=table is None, skip=skip)
     if table is not None:
         write_text(table, _as_csv(rows), escape=True)
     elif as_json:

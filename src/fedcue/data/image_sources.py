@@ -34,14 +34,14 @@ _BAND = 2**20
 _WHITE = (255, 255, 255, 255)
 
 
+LEAVE_OUT = "Mend or remove it, or leave unreadable images out with data.on_bad_image=skip."
+
+
 class UnreadableError(DataError):
     """An image cannot be read."""
 
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(
-            f"Cannot read {where} ({reason}). Mend or remove it, or leave unreadable images out with "
-            "data.on_bad_image=skip."
-        )
+    def __init__(self, where: str, reason: str, advice: str = LEAVE_OUT) -> None:
+        super().__init__(f"Cannot read {where} ({reason}). {advice}")
         self.where, self.reason = where, reason
 
 
@@ -58,6 +58,8 @@ def decode(
                     square = upright_rgb(image).resize((size, size), Image.Resampling.BICUBIC)
                     return np.array(square).transpose(2, 0, 1)
                 reason = f"{width} x {height} pixels of {image.format} in {image.mode} take too much memory"
+    except FileNotFoundError:
+        reason = "there is no such file"
     except UnidentifiedImageError:
         reason = f"it is no {', '.join(FORMATS)} image"
     except Exception as error:  # decoders of foreign bytes fail in many ways; all mean: unreadable

@@ -39,7 +39,7 @@ class Exported:
 def export(
     run: str | Path,
     out: str | Path,
-    client: int | None = None,
+    client: int | str | None = None,
     *,
     form: Form = "onnx",
     quantize: str | None = None,
@@ -56,6 +56,8 @@ def export(
     _check_empty(place, overwrite)
     folder, fetch = found(run, fetch)
     model = load(folder, trusted, fetch=fetch, precision="float32")
+    if isinstance(client, str):
+        client = model.client_called(client)
     program = trace(Deployed(model, client), client=client is not None)
     data, priors = written(program, form, quantize), takes_priors(program)
     _compare(data, program, form, model, client, exact=quantize is None)

@@ -35,14 +35,14 @@ def client_table(run: RunRecord) -> Table:
 def class_table(run: RunRecord) -> Table:
     """Return every class with its precision, recall and F1, and what it is mostly mistaken for."""
     confusion = _confusion(run)
-    right = np.diag(confusion)
-    precision, recall = right / np.maximum(confusion.sum(0), 1), right / np.maximum(confusion.sum(1), 1)
-    f1 = 2 * right / np.maximum(confusion.sum(0) + confusion.sum(1), 1)
+    right, taken, true = np.diag(confusion), confusion.sum(0), confusion.sum(1)
+    precision, recall = _shares(right, taken), _shares(right, true)
+    f1 = _shares(2 * right, np.where(true > 0, taken + true, 0))
     lines = [
         (
             name,
             f"{int(confusion[label].sum()):,}",
-            *(_percent(float(values[label])) for values in (precision, recall, f1)),
+            *(values[label] for values in (precision, recall, f1)),
             _mistaken(confusion, label, run.classes),
         )
         for label, name in enumerate(run.classes)
@@ -64,6 +64,12 @@ def _confusion(run: RunRecord) -> Array:
     classes = len(run.classes)
     fits = found is not None and found.shape == (classes, classes)
     return found if found is not None and fits else np.zeros((classes, classes), int)
+
+
+def _shares(parts: Array, wholes: Array) -> list[str]:
+    """Return shares in %, n/a where there is nothing of which to have a share."""
+    pairs = zip(parts.tolist(), wholes.tolist(), strict=True)
+    return [f"{part / whole:.1%}" if whole else "n/a" for part, whole in pairs]
 
 
 def _mistaken(confusion: Array, label: int, names: Sequence[str]) -> str:

@@ -61,7 +61,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "nothing": ([], "No image was given"),
     "no batch": (torch.zeros(0, 3, 8, 8, dtype=torch.uint8), "No image was given"),
     "a number": (3, "int is no image"),
-    "a missing file": (Path("there-is-none.png"), "Cannot read there-is-none.png"),
+    "a missing file": (
+        Path("there-is-none.png"),
+        r"Cannot read there-is-none.png \(there is no such file\)\. Mend it, or give another image\.$",
+    ),
 }
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from fedcue.cli.main import Warnings
 
 FULL = Path("/dev/full")
 
@@ -52,3 +59,32 @@ def test_a_path_that_no_disk_has_ends_in_words(arguments: list[str]) -> None:
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert len(done.stderr) < 1000
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal, or not."""
+
+    def __init__(self, looked_at: bool) -> None:
+        super().__init__()
+        self.looked_at = looked_at
+
+    def isatty(self) -> bool:
+        return self.looked_at
+
+
+@pytest.mark.parametrize("looked_at", [True, False])
+def test_a_warning_stands_above_a_progress_display_and_never_in_its_line(
+    monkeypatch: pytest.MonkeyPatch, looked_at: bool
+) -> None:
+    errors, shown = Terminal(looked_at), io.StringIO()
+    monkeypatch.setattr("sys.stderr", errors)
+    handler = Warnings()
+    record = logging.LogRecord("fedcue", logging.WARNING, "", 0, "read as classes", None, None)
+    with Progress(console=Console(file=shown, force_terminal=True, width=80)) as progress:
+        progress.add_task("starting", total=None)
+        handler.emit(record)
+        monkeypatch.setattr(os, "getpid", lambda: -1)  # as in a forked process
+        handler.emit(record)
+    drawn, forked = shown.getvalue(), errors.getvalue()
+    assert drawn.count("read as classes\n") == looked_at
+    assert forked.count("read as classes\n") == 2 - looked_at

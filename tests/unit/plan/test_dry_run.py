@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
 import fedcue
+from fedcue.cli.dry_run import duration
 from fedcue.cli.main import app
 from fedcue.config.layers import load
 from fedcue.errors import BackboneError, ConfigError
@@ -199,3 +200,10 @@ def test_the_command_line_prints_a_plan_and_runs_nothing(tmp_path, monkeypatch) 
     plain = CliRunner().invoke(app, ["run", "cifar100-pathological", "method=fedvpt", "--dry-run", "--json"])
     assert json.loads(plain.output)["travel"]["download_floats"] == 77_568
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.6, "1 second"), (2.0, "2 seconds"), (130, "2 minutes"), (7_300, "2 hours")]
+)
+def test_times_are_said_as_people_say_them(seconds: float, said: str) -> None:
+    assert duration(seconds) == said

@@ -31,7 +31,15 @@ def test_precision_recall_and_f1_are_those_of_the_confusions(run: RunRecord) -> 
     cat, dog, nothing = texts(class_table(run))
     assert cat == ["cat", "10", "88.9%", "80.0%", "84.2%", "dog (2)"]
     assert dog == ["dog", "5", "66.7%", "80.0%", "72.7%", "cat (1)"]
-    assert nothing == ["猫", "0", "0.0%", "0.0%", "0.0%", ""]
+    assert nothing == ["猫", "0", "n/a", "n/a", "n/a", ""]
+
+
+def test_what_cannot_be_measured_is_no_zero(run: RunRecord) -> None:
+    run.analysis["confusion"] = np.array([[8, 0, 2], [5, 0, 0], [0, 0, 0]])
+    cat, dog, absent = texts(class_table(run))
+    assert cat[2:5] == ["61.5%", "80.0%", "69.6%"]
+    assert dog[2:5] == ["n/a", "0.0%", "0.0%"], "never taken for, always missed"
+    assert absent[2:5] == ["0.0%", "n/a", "n/a"], "without test images, taken for twice"
 
 
 def test_confusions_are_shown_where_classes_are_few(run: RunRecord) -> None:

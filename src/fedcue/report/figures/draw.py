@@ -74,13 +74,19 @@ def _missing_letters_told() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     if any("Glyph" in str(one.message) for one in caught):
-        log.warning(
-            "No font here has some letters of the labels: they are boxes in PNG files, right in SVG files. "
-            "Install a font that has them, such as Debian's fonts-noto-cjk."
-        )
+        _tell_of_letters()
     for one in caught:
         if "Glyph" not in str(one.message):
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
+@cache
+def _tell_of_letters() -> None:
+    """Say once, however many figures are drawn, that letters are missing."""
+    log.warning(
+        "No font here has some letters of the labels: they are boxes in PNG files, right in SVG files. "
+        "Install a font that has them, such as Debian's fonts-noto-cjk."
+    )
 
 
 @cache
