@@ -90,10 +90,17 @@ def after(console: Console, folder: Path, typed: Sequence[str]) -> None:
         from fedcue.report.runs import read_run
 
         run = read_run(folder)
-        tables = (client_table(run), class_table(run), confusion_table(run))
+        tested = sum(client.accuracy is not None for client in run.clients)
+        tables = (
+            (client_table(run), tested),
+            (class_table(run), len(run.classes)),
+            (confusion_table(run), 0),
+        )
     console.print()
-    for table in tables:
+    for table, number in tables:
         if table is not None:
+            if len(table.lines) < number:
+                _say(console, f"the {len(table.lines)} worst of {number:,}:")
             print_wide(console, rich_table(table))
     with busy("writing the report"):
         page, _ = write_report([folder], folder.with_name(f"{folder.name}.html"))

@@ -11,8 +11,8 @@ from fedcue.report.run_files import Array
 from fedcue.report.runs import RunRecord
 from fedcue.report.tables import Cell, Table
 
-MANY_CLIENTS, MANY_CLASSES = 20, 12
-"""Lines of a table of clients at most, and classes that a whole table of confusions can show."""
+MANY_LINES, MANY_CLASSES = 20, 12
+"""Lines of a table of clients or classes at most, and classes that a whole table of confusions can show."""
 
 
 def client_table(run: RunRecord) -> Table:
@@ -27,25 +27,31 @@ def client_table(run: RunRecord) -> Table:
             f"{client.test_size:,}",
             _percent(client.accuracy),
         )
-        for client in ordered[:MANY_CLIENTS]
+        for client in ordered[:MANY_LINES]
     ]
     return _table(("client", "", "training images", "test images", "accuracy"), lines)
 
 
 def class_table(run: RunRecord) -> Table:
-    """Return every class with its precision, recall and F1, and what it is mostly mistaken for."""
+    """Return every class with its precision, recall and F1, and what it is mostly mistaken for.
+
+    Of many classes these are the worst, by F1.
+    """
     confusion = _confusion(run)
     right, taken, true = np.diag(confusion), confusion.sum(0), confusion.sum(1)
     precision, recall = _shares(right, taken), _shares(right, true)
     f1 = _shares(2 * right, np.where(true > 0, taken + true, 0))
+    order = np.arange(len(run.classes))
+    if len(order) > MANY_LINES:
+        order = np.argsort(np.where(true > 0, 2 * right / np.maximum(taken + true, 1), 2), kind="stable")
     lines = [
         (
-            name,
-            f"{int(confusion[label].sum()):,}",
+            run.classes[label],
+            f"{int(true[label]):,}",
             *(values[label] for values in (precision, recall, f1)),
             _mistaken(confusion, label, run.classes),
         )
-        for label, name in enumerate(run.classes)
+        for label in order[:MANY_LINES]
     ]
     return _table(("class", "test images", "precision", "recall", "F1", "mostly mistaken for"), lines)
 

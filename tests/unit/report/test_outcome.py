@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.run_folders import write_run
 
-from fedcue.report.outcome import MANY_CLASSES, MANY_CLIENTS, class_table, client_table, confusion_table
+from fedcue.report.outcome import MANY_CLASSES, MANY_LINES, class_table, client_table, confusion_table
 from fedcue.report.run_files import Client
 from fedcue.report.runs import RunRecord, read_run
 from fedcue.report.tables import Table
@@ -42,6 +42,17 @@ def test_what_cannot_be_measured_is_no_zero(run: RunRecord) -> None:
     assert absent[2:5] == ["0.0%", "n/a", "n/a"], "without test images, taken for twice"
 
 
+def test_of_many_classes_the_worst_are_shown(run: RunRecord) -> None:
+    many = replace(run, model={"classes": [f"c{n}" for n in range(30)]})
+    right = np.arange(30)[::-1]
+    many.analysis["confusion"] = np.diag(right) + 5 * np.eye(30, k=1, dtype=int)
+    shown = texts(class_table(many))
+    shares = [float(line[4].rstrip("%")) for line in shown if line[4] != "n/a"]
+    assert len(shown) == MANY_LINES
+    assert shares == sorted(shares)
+    assert shown[0][0] == "c28", "right once, wrong five times"
+
+
 def test_confusions_are_shown_where_classes_are_few(run: RunRecord) -> None:
     assert texts(confusion_table(run))[0] == ["cat", "8", "2", "0"]
     many = replace(run, model={"classes": [str(n) for n in range(MANY_CLASSES + 1)]})
@@ -72,9 +83,9 @@ def test_a_clients_line_says_its_part_its_images_and_its_accuracy(run: RunRecord
 
 
 def test_of_many_clients_the_worst_are_shown(run: RunRecord) -> None:
-    clients = [Client(n, str(n), "", False, 1, 1, n / 100) for n in range(MANY_CLIENTS + 5)]
+    clients = [Client(n, str(n), "", False, 1, 1, n / 100) for n in range(MANY_LINES + 5)]
     shown = texts(client_table(replace(run, clients=clients[::-1])))
-    assert [line[0] for line in shown] == [str(n) for n in range(MANY_CLIENTS)]
+    assert [line[0] for line in shown] == [str(n) for n in range(MANY_LINES)]
 
 
 def test_a_class_is_mistaken_most_for_what_most_of_its_images_are_taken_for(run: RunRecord) -> None:

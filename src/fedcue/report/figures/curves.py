@@ -73,6 +73,8 @@ def _line(group: RunGroup, metric: str, x: Axis, positive: bool) -> Series | Non
     if positive:
         values[..., 1] = np.where(values[..., 1] > 0, values[..., 1], np.nan)
     mean = values.mean(0)
+    if not np.isfinite(mean[:, 1]).any():  # a logarithmic axis has no place for losses of 0 alone
+        return None
     line = Series(group.label, mean[:, 0].tolist(), mean[:, 1].tolist(), group.slot)
     if len(curves) == 1:
         return line

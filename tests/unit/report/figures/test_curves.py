@@ -10,6 +10,7 @@ import pytest
 from support.run_folders import METHODS, groups_in, round_record, write_run
 
 from fedcue.errors import RunFolderError
+from fedcue.report.export import write_report
 from fedcue.report.figures.catalogue import build
 from fedcue.report.groups import RunGroup
 
@@ -57,6 +58,19 @@ def test_the_loss_axis_is_logarithmic(eight: list[RunGroup]) -> None:
     assert panel.y.log
     assert len(panel.series) == len(METHODS)
     assert panel.series[0].y[0] == pytest.approx(2.2 * np.exp(-0.2) + 0.05)
+
+
+def test_losses_of_zero_have_no_place_on_a_logarithmic_axis(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one", rounds=2)
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    zero = [json.dumps(json.loads(line) | {"train_loss": 0.0}) + "\n" for line in lines]
+    (folder / "metrics.jsonl").write_text("".join(zero))
+    for name in ("loss-rounds", "loss-bytes"):
+        with pytest.raises(RunFolderError, match="nothing to show"):
+            build(name, groups_in(tmp_path))
+    write_report([folder], tmp_path / "report.html")
+    write_run(tmp_path / "two", method="fedvpt", rounds=2)
+    assert len(build("loss-rounds", groups_in(tmp_path)).panels[0].series) == 1
 
 
 def test_a_run_that_never_trained_is_a_point_before_the_first_round(tmp_path: Path) -> None:
