@@ -40,6 +40,7 @@ class FakeLink:
         self.failure: Exception | None = None
         self.wait = 0.0
         self.breaks = False
+        self.more = 0
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         self.bodies.append(await request.aread())
@@ -48,9 +49,12 @@ class FakeLink:
             raise self.failure
         await asyncio.sleep(self.wait)
         headers = {"content-type": "application/x-protobuf", "server": "inside", "set-cookie": "a=b"}
-        return httpx.Response(200, content=self.answer(), headers={**headers, "content-length": "6"})
+        length = str(6 + self.more * 2**16)
+        return httpx.Response(200, content=self.answer(), headers={**headers, "content-length": length})
 
     async def answer(self) -> AsyncIterator[bytes]:
+        for _ in range(self.more):
+            yield bytes(2**16)
         yield b"ans"
         if self.breaks:
             raise httpx.ReadError("gone")
@@ -231,6 +235,22 @@ def test_a_superlink_that_never_answers_is_not_waited_for() -> None:
     with standing(replace(Limits(), request_seconds=0.2)) as (link, port):
         link.wait = 60
         assert sent(port, head(GOOD, BODY)).startswith(b"HTTP/1.1 408")
+
+
+def test_whoever_does_not_read_an_answer_loses_the_connection() -> None:
+    with standing(replace(Limits(), request_seconds=0.5, connections_per_address=1)) as (link, port):
+        link.more = 400
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.connect(("127.0.0.1", port))
+            deaf.sendall(head(GOOD, BODY))
+            while not link.asked:
+                time.sleep(0.01)
+            assert sent(port, head(GOOD, BODY)) == b"", "the address has its one connection"
+            deadline = time.monotonic() + 20
+            while not sent(port, head("/health", method="GET")):
+                assert time.monotonic() < deadline, "who does not read keeps a connection for good"
+                time.sleep(0.05)
 
 
 @pytest.mark.parametrize("limit", [{"connections_per_address": 2}, {"connections": 2}])

@@ -1,4 +1,4 @@
-"""Connections to the gate: counted, and ended when the head of a request takes too long."""
+"""Connections to the gate: counted, and ended when a head, or a request with its answer, takes too long."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedcue.flower.gate.rules import Limits, peer
 
+LATER = 1.1
+"""Times the limit of a request after which its connection is ended, whatever is still to be sent."""
+
 
 class Connection(H11Protocol):
     """One connection, read by h11, which takes no liberties with what a request is."""
@@ -20,6 +23,7 @@ class Connection(H11Protocol):
         self._limits, self._counts = limits, counts
         self._counted: str | None = None
         self._head: asyncio.TimerHandle | None = None
+        self._whole: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit the connection if there are not too many."""
@@ -37,6 +41,7 @@ class Connection(H11Protocol):
         """Forget the connection."""
         super().connection_lost(exc)
         self._cancel_head()
+        self._cancel_whole()
         if self._counted is not None:
             self._counts[self._counted] -= 1
             if not self._counts[self._counted]:
@@ -53,8 +58,21 @@ class Connection(H11Protocol):
     def _watch_head(self) -> None:
         if self.conn.their_state is not h11.IDLE:
             self._cancel_head()
+            if self._whole is None:
+                self._whole = self.loop.call_later(LATER * self._limits.request_seconds, self._too_slow)
         elif self._head is None:
             self._head = self.loop.call_later(self._limits.head_seconds, self._too_slow)
+
+    def on_response_complete(self) -> None:
+        """Stop watching the time if all of the answer has left; one that nobody reads stays here."""
+        if not self.transport.get_write_buffer_size():
+            self._cancel_whole()
+        super().on_response_complete()
+
+    def _cancel_whole(self) -> None:
+        if self._whole is not None:
+            self._whole.cancel()
+            self._whole = None
 
     def _cancel_head(self) -> None:
         if self._head is not None:
@@ -62,6 +80,6 @@ class Connection(H11Protocol):
             self._head = None
 
     def _too_slow(self) -> None:
-        """End a connection on which no request began in time."""
-        self._head = None
+        """End a connection on which no request began in time, or whose answer nobody reads."""
+        self._head = self._whole = None
         self.transport.abort()
