@@ -129,6 +129,31 @@ def visits() -> str:
     return measured("visits", head, rows)
 
 
+METHODS = {"fedvpt": "FedVPT", "fedvpt_deep": "FedVPT-D", "pep": "PEP-FedPT", "head": "Head-Tuning"}
+
+
+def peers() -> str:
+    """Return visits of every method and precision: how many times as long as fedcue others take."""
+    head = ["method", "precision", "turns", "fedcue, s", "typical", "tuned", "pfl"]
+    found = [
+        result
+        for precision in ("float32", "bfloat16")
+        for method in METHODS
+        if (result := read(f"visits-{method}-{precision}"))
+    ]
+    rows = []
+    for result in found:
+        all_of_them = result["contenders"]
+        times = (
+            f"{r['times_fedcue']:.2f} ± {r['interval']:.2f}" if (r := all_of_them.get(name)) else "–"
+            for name in head[4:]
+        )
+        ours = all_of_them["fedcue"]
+        turns, seconds = len(ours["all_seconds"]), f"{ours['median_seconds']:.2f}"
+        rows.append((METHODS[result["method"]], result["precision"], turns, seconds, *times))
+    return f"{table(head, rows)}\n\n{when(found[0])}" if found else MISSING
+
+
 def scale() -> str:
     """Return the table of growth."""
     head = [
@@ -179,6 +204,7 @@ def main() -> None:
         "limit": limit(),
         "profile": profile(),
         "visits": visits(),
+        "peers": peers(),
         "round": contest("round"),
         "head": contest("head"),
         "scale": scale(),
