@@ -3,9 +3,10 @@
 python scripts/accuracy_by_epsilon.py measure cifar100-pathological FEATURES.npy scale=full data.root=FOLDER
 python scripts/accuracy_by_epsilon.py show
 
-``measure`` writes the frozen backbone's features of all images to FEATURES.npy (it goes on where it stopped)
-and then does both halves of every run with the package's own code, noise and accounting.
-Every client replies once for each method and unit; noise is drawn anew for each epsilon and seed.
+``measure`` writes the frozen backbone's features of all images to FEATURES.npy and then does both halves
+of every run with the package's own code, noise and accounting. It goes on where it stopped: what the table
+has is not measured again. Every client replies once for each method and unit; noise is drawn anew for each
+epsilon and seed.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from fedcue.errors import FedcueError
 from fedcue.evaluate.accuracy import Accuracies
 from fedcue.model.prompted import Prefix, PromptedViT
 from fedcue.model.vit import VisionTransformer
+from fedcue.privacy.differential import DifferentialPrivacy
 from fedcue.privacy.guard import simulated_stream
 from fedcue.report.figures.draw import save
 from fedcue.report.figures.figure import Axis, Figure, Panel, Series
@@ -43,7 +45,8 @@ from fedcue.types import ClientMemory, Download, Update
 TABLE = Path(__file__).parents[1] / "docs" / "results" / "epsilon.csv"
 PAGE = TABLE.parents[1] / "trust.md"
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
-METHODS = {"ncm": [], "ncm, whitened": ["method.whiten=true"], "fed3r": []}
+METHODS = {"ncm": [], "ncm, whitened": ["method.whiten=true"], "fed3r": [], "fedcof": []}
+LOCAL_ONLY = ("fedcof",)
 UNITS = ("image", "client")
 PLACES = ("central", "local")
 NOISY = {"central": "server", "local": "each client"}
@@ -114,7 +117,7 @@ def computed(config: RunConfig, dataset: Dataset, model: PromptedViT, file: Path
         part = missing[start : start + CHUNK]
         pixels = decode_used(config, dataset, part, model.architecture.image_size)
         for images in np.array_split(part, max(1, len(part) // 64)):
-            features[images] = model.prefix(pixels[images], model.depth).tokens[:, 0].numpy()
+            features[images] = model.prefix(pixels[images], model.depth).tokens[:, 0].float().numpy()
         print(f"{start + len(part)} of {len(missing)} images", flush=True)
     return np.asarray(features)
 
@@ -128,7 +131,12 @@ class Run:
 
     def replies(self) -> list[Update]:
         """Return what every client sends if it adds no noise itself."""
-        replies = (self.host.warm_up(client) for client in self.roster.schedule.first())
+        protection = self.roster.protection
+        if isinstance(protection.privacy, DifferentialPrivacy):
+            quiet = protection.privacy.model_copy(update={"where": "central"})
+            protection = replace(protection, privacy=quiet)
+        host = replace(self.host, protection=protection)
+        replies = (host.warm_up(client) for client in self.roster.schedule.first())
         return [reply for reply in replies if reply is not None]
 
     def accuracies(self, replies: Sequence[Update], seed: int, local: bool) -> dict[str, float]:
@@ -167,36 +175,38 @@ class Cell:
     accuracy: float
 
 
-def measured(task: Task, seeds: int) -> Iterator[Cell]:
-    """Yield the accuracy of every method, unit, place of the noise, epsilon, seed and prior."""
-    data = task.dataset.name
-    for method in METHODS:
-        run = task.run(method)
-        for prior, accuracy in run.accuracies(run.replies(), 0, local=False).items():
-            yield Cell(data, method, prior, "", "", "none", 0, accuracy)
-        for unit in UNITS:
-            replies = task.run(method, "privacy=dp", f"privacy.unit={unit}").replies()
-            for where, epsilon in product(PLACES, EPSILONS):
-                ways = [f"privacy.unit={unit}", f"privacy.where={where}", f"privacy.max_epsilon={epsilon}"]
-                run = task.run(method, "privacy=dp", *ways)
-                assert 0.999 * epsilon < run.roster.budget.planned().epsilon <= epsilon
-                for seed in range(seeds):
-                    for prior, accuracy in run.accuracies(replies, seed, where == "local").items():
-                        yield Cell(data, method, prior, unit, where, f"{epsilon:g}", seed, accuracy)
+def measured(task: Task, seeds: int, known: Sequence[Cell]) -> Iterator[Cell]:
+    """Yield the accuracy of every method, unit, place of the noise, epsilon, seed and prior not known yet."""
+    data, there = task.dataset.name, {astuple(cell)[:-1] for cell in known}
+    for where, unit, method in product(("", *PLACES), UNITS, METHODS):
+        if method in LOCAL_ONLY and where == "central":
+            continue
+        replies: list[Update] = []
+        for seed, epsilon in product(range(seeds), EPSILONS):
+            ways = (data, method, "none", unit, where, f"{epsilon:g}", seed)
+            if not where:
+                ways = (data, method, "none", "", "", "none", 0)
+            if ways in there:
+                continue
+            there.add(ways)
+            private = [f"privacy.unit={unit}", f"privacy.where={where}", f"privacy.max_epsilon={epsilon}"]
+            run = task.run(method, *(["privacy=dp", *private] if where else []))
+            replies = replies or run.replies()
+            assert not where or 0.999 * epsilon < run.roster.budget.planned().epsilon <= epsilon
+            for prior, accuracy in run.accuracies(replies, seed, where == "local").items():
+                yield Cell(data, method, prior, *ways[3:], 100 * accuracy)
 
 
 def measure(recipe: str, file: str, *settings: str) -> None:
-    """Replace the rows of a recipe's data in the table by new ones."""
-    seeds = 3
-    task = Task.of(recipe, Path(file), settings)
-    cells = [cell for cell in kept() if cell.data != task.dataset.name]
-    for cell in measured(task, seeds):
+    """Add to the table what it lacks of a recipe's data; what is measured is kept at once."""
+    cells = kept()
+    for cell in measured(Task.of(recipe, Path(file), settings), 3, cells):
         print(*astuple(cell), flush=True)
         cells.append(cell)
-    with TABLE.open("w", newline="") as out:
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(field.name for field in fields(Cell))
-        writer.writerows((*astuple(cell)[:-1], f"{cell.accuracy:.2f}") for cell in cells)
+        with TABLE.open("w", newline="") as out:
+            writer = csv.writer(out, lineterminator="\n")
+            writer.writerow(field.name for field in fields(Cell))
+            writer.writerows((*astuple(cell)[:-1], f"{cell.accuracy:.2f}") for cell in cells)
 
 
 def kept() -> list[Cell]:
@@ -223,6 +233,8 @@ def table(cells: Sequence[Cell], prior: str) -> str:
     lines.append("|---|---|---|---|" + "---:|" * (len(EPSILONS) + 1))
     datasets = dict.fromkeys(cell.data for cell in cells)
     for data, method, unit, where in product(datasets, METHODS, UNITS, PLACES):
+        if method in LOCAL_ONLY and where == "central":
+            continue
         same = {"data": data, "method": method, "prior": prior}
         values = [mean(cells, **same, unit=unit, where=where, epsilon=epsilon) for epsilon in columns]
         values.append(mean(cells, **same, epsilon="none"))
@@ -236,7 +248,8 @@ def figure(cells: Sequence[Cell]) -> Figure:
     panels = []
     for data in dict.fromkeys(cell.data for cell in cells):
         lines = []
-        for slot, (method, where) in enumerate(product(METHODS, PLACES)):
+        shown = [head for head in METHODS if head not in LOCAL_ONLY]
+        for slot, (method, where) in enumerate(product(shown, PLACES)):
             same = {"data": data, "method": method, "prior": "none", "unit": "image", "where": where}
             found = [mean(cells, **same, epsilon=f"{epsilon:g}") for epsilon in EPSILONS]
             values = [None if value is None or math.isnan(value) else value / 100 for value in found]
