@@ -21,8 +21,8 @@ HIDDEN = 3.0
 
 
 AHEAD = 10.0
-"""By how many logits noisy ridge regression puts a class's own mean ahead of others: chosen on validation
-images, where 4 to 30 were alike."""
+"""By how many logits a noisy regression puts a class's own mean ahead of others: chosen on validation images,
+where 4 to 30 were alike."""
 
 
 def valid(matrix: Tensor, deviation: float) -> Tensor:
@@ -95,13 +95,14 @@ def ridge_head(sums: Sums, ridge: float, bias: bool) -> dict[str, Tensor]:
     gram, class_sums = whole(sums.tensors["moments"]), sums.tensors["centroids"].sum(0)
     counts, deviation = sums.tensors["holds"], sums.deviations.get("moments", 0.0)
     _check_known(counts)
-    if deviation:
-        rows = _noisy_ridge(valid(gram, deviation), class_sums, counts, ridge)
-        return {"head": rows, "head_bias": torch.zeros(len(rows))} if bias else {"head": rows}
-    if bias:
-        gram, class_sums = _append_one(gram, class_sums, counts)
+    gram, inputs, offset = valid(gram, deviation), class_sums, bias and not deviation
+    if offset:  # where there is noise, it would decide whether a matrix with this row is singular
+        gram, inputs = _append_one(gram, class_sums, counts)
     gram.diagonal().add_(ridge)
-    return _unit_rows(_solved(gram, class_sums.T).T, bias)
+    head = _unit_rows(_solved(gram, inputs.T).T, offset)
+    if bias and not offset:
+        head["head_bias"] = torch.zeros(len(counts))
+    return _beside_priors(head, class_sums, counts) if deviation else head
 
 
 def _solved(gram: Tensor, wanted: Tensor) -> Tensor:
@@ -116,19 +117,17 @@ def _solved(gram: Tensor, wanted: Tensor) -> Tensor:
     return solution
 
 
-def _noisy_ridge(gram: Tensor, class_sums: Tensor, counts: Tensor, ridge: float) -> Tensor:
-    """Return the rows of a head that is the ridge regression of statistics with noise.
+def _beside_priors(head: dict[str, Tensor], class_sums: Tensor, counts: Tensor) -> dict[str, Tensor]:
+    """Return a head times a factor with which a class's own mean is ``AHEAD`` on average.
 
-    No 1 is appended: beside vectors that have a mean its row makes the matrix all but singular, and the noise
-    of the sum over all classes could turn a sign. Rows have a length by which a class's own mean is ``AHEAD``
-    on average: published ones have length 1, with which logits of short vectors vanish beside a log prior.
+    Published rows have length 1. Under differential privacy vectors are short, and logits of such rows vanish
+    beside a log prior.
     """
-    gram.diagonal().add_(ridge)
-    rows = _unit_rows(torch.linalg.solve(gram, class_sums.T).T, bias=False)["head"].double()
-    known = counts > 0
-    logits = class_sums[known] / counts[known, None] @ rows[known].T
-    ahead = (logits.diagonal() - logits.mean(1)).mean()
-    return (AHEAD / ahead.clamp(min=1e-6) * rows).float()
+    known, rows = counts > 0, head["head"].double()
+    offsets = head.get("head_bias", torch.zeros(len(rows))).double()
+    logits = class_sums[known] / counts[known, None] @ rows[known].T + offsets[known]
+    factor = AHEAD / (logits.diagonal() - logits.mean(1)).mean().clamp(min=1e-6)
+    return {name: (factor * tensor.double()).float() for name, tensor in head.items()}
 
 
 def scatter_of_means(sums: Sums) -> tuple[Tensor, Tensor]:
@@ -169,9 +168,11 @@ def head_of_means(sums: Sums, shrinkage: float, bias: bool) -> dict[str, Tensor]
     mean = class_sums.sum(0) / counts.sum()
     gram = scatter_of_means(sums)[0] + counts.sum() * mean.outer(mean)
     gram.diagonal().add_(shrinkage * (counts - 1).clamp(min=0).sum())
+    inputs = class_sums
     if bias:
-        gram, class_sums = _append_one(gram, class_sums, counts)
-    return _unit_rows(class_sums @ torch.linalg.pinv(gram, hermitian=True), bias)
+        gram, inputs = _append_one(gram, class_sums, counts)
+    head = _unit_rows(inputs @ torch.linalg.pinv(gram, hermitian=True), bias)
+    return _beside_priors(head, class_sums, counts) if sums.deviations else head
 
 
 def _append_one(gram: Tensor, class_sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:

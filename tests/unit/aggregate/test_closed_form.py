@@ -235,6 +235,29 @@ def test_a_noisy_ridge_head_puts_a_classs_own_mean_ahead_by_as_much_whatever_the
     assert "head_bias" not in ridge_head(sums, 0.01, bias=False)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_noisy_head_of_means_has_rows_long_enough_for_a_log_prior(bias):
+    x, labels = short_vectors()
+    table = FedCOF().table(Sizes(classes=5, width=32, depth=2, patch=4, clients=2))
+    replies = [
+        Update(
+            k, 9, {name: summed(x[k::2], labels[k::2], 5).tensors[name] for name in ("centroids", "holds")}
+        )
+        for k in range(2)
+    ]
+    sums = sum_updates(replies, table)
+    published = head_of_means(sums, 1.0, bias)
+    sums.deviations = {"centroids": 0.1, "holds": 0.1}
+    head = head_of_means(sums, 1.0, bias)
+    factor = head["head"].norm() / published["head"].norm()
+    for name in published:
+        torch.testing.assert_close(head[name], factor * published[name])
+    logits = summed(x, labels, 5).tensors["centroids"][0].float() / 600 @ head["head"].T + head.get(
+        "head_bias", 0
+    )
+    assert (logits.diagonal() - logits.mean(1)).mean().item() == pytest.approx(AHEAD, rel=1e-4)
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_head_of_means_is_that_of_the_published_formula(parts):
     """FedCOF written down with loops: classes of one to three holders, sums of one or two parts of a client."""
