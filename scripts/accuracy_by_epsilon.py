@@ -45,8 +45,13 @@ from fedcue.types import ClientMemory, Download, Update
 TABLE = Path(__file__).parents[1] / "docs" / "results" / "epsilon.csv"
 PAGE = TABLE.parents[1] / "trust.md"
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
-METHODS = {"ncm": [], "ncm, whitened": ["method.whiten=true"], "fed3r": [], "fedcof": []}
-LOCAL_ONLY = ("fedcof",)
+METHODS = {
+    "ncm": [],
+    "ncm, whitened": ["method.whiten=true"],
+    "fed3r": [],
+    "fedcof": [],
+}
+REFUSED = [("fedcof", "central")]
 UNITS = ("image", "client")
 PLACES = ("central", "local")
 NOISY = {"central": "server", "local": "each client"}
@@ -178,22 +183,20 @@ class Cell:
 def measured(task: Task, seeds: int, known: Sequence[Cell]) -> Iterator[Cell]:
     """Yield the accuracy of every method, unit, place of the noise, epsilon, seed and prior not known yet."""
     data, there = task.dataset.name, {astuple(cell)[:-1] for cell in known}
-    for where, unit, method in product(("", *PLACES), UNITS, METHODS):
-        if method in LOCAL_ONLY and where == "central":
-            continue
-        replies: list[Update] = []
-        for seed, epsilon in product(range(seeds), EPSILONS):
+    for where, unit in product(("", *PLACES), UNITS):
+        replies: dict[str, list[Update]] = {}
+        for seed, method, epsilon in product(range(seeds), METHODS, EPSILONS):
             ways = (data, method, "none", unit, where, f"{epsilon:g}", seed)
             if not where:
                 ways = (data, method, "none", "", "", "none", 0)
-            if ways in there:
+            if ways in there or (method, where) in REFUSED:
                 continue
             there.add(ways)
             private = [f"privacy.unit={unit}", f"privacy.where={where}", f"privacy.max_epsilon={epsilon}"]
             run = task.run(method, *(["privacy=dp", *private] if where else []))
-            replies = replies or run.replies()
             assert not where or 0.999 * epsilon < run.roster.budget.planned().epsilon <= epsilon
-            for prior, accuracy in run.accuracies(replies, seed, where == "local").items():
+            replies[method] = replies.get(method) or run.replies()
+            for prior, accuracy in run.accuracies(replies[method], seed, where == "local").items():
                 yield Cell(data, method, prior, *ways[3:], 100 * accuracy)
 
 
@@ -233,7 +236,7 @@ def table(cells: Sequence[Cell], prior: str) -> str:
     lines.append("|---|---|---|---|" + "---:|" * (len(EPSILONS) + 1))
     datasets = dict.fromkeys(cell.data for cell in cells)
     for data, method, unit, where in product(datasets, METHODS, UNITS, PLACES):
-        if method in LOCAL_ONLY and where == "central":
+        if (method, where) in REFUSED:
             continue
         same = {"data": data, "method": method, "prior": prior}
         values = [mean(cells, **same, unit=unit, where=where, epsilon=epsilon) for epsilon in columns]
@@ -248,8 +251,8 @@ def figure(cells: Sequence[Cell]) -> Figure:
     panels = []
     for data in dict.fromkeys(cell.data for cell in cells):
         lines = []
-        shown = [head for head in METHODS if head not in LOCAL_ONLY]
-        for slot, (method, where) in enumerate(product(shown, PLACES)):
+        heads = ("ncm", "ncm, whitened", "fed3r")
+        for slot, (method, where) in enumerate(product(heads, PLACES)):
             same = {"data": data, "method": method, "prior": "none", "unit": "image", "where": where}
             found = [mean(cells, **same, epsilon=f"{epsilon:g}") for epsilon in EPSILONS]
             values = [None if value is None or math.isnan(value) else value / 100 for value in found]

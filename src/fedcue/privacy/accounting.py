@@ -82,7 +82,10 @@ class Ledger:
         """Return the least noise with which all of it spends no more than ``epsilon``."""
         dp = _accounting()
         if self.sample is None:
-            return float(dp.get_sigma_gaussian(epsilon, delta) * math.sqrt(self.most)) * (1 + 1e-9)
+            noise = float(dp.get_sigma_gaussian(epsilon, delta) * math.sqrt(self.most)) * (1 + 1e-9)
+            while self.exact(noise, delta) > epsilon:  # both are found by search
+                noise *= 1 + 1e-6
+            return noise
 
         def event(noise: float) -> Any:
             return _event(noise, self.rounds, self.sample or 0, self.clients)

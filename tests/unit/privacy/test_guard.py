@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.tables import STATISTICS, combined, roster_of, roster_with, table_of
 
 from fedcue.aggregate.mean import PlainAdding, Summing
@@ -131,6 +134,47 @@ def test_the_head_before_round_0_gets_its_share_of_the_budget_and_rounds_the_res
     assert head / (head + rounds) == pytest.approx(share)
     together = Ledger(releases={0: 1}).epsilon((head + rounds) ** -0.5, 1e-5)
     assert together == pytest.approx(4, rel=1e-6)
+
+
+@given(
+    st.floats(-9, 9).map(lambda power: 10**power),
+    st.floats(1e-9, 1 - 1e-9),
+    st.sampled_from(["cue", "pep", "fedvpt"]),
+    st.integers(1, 6),
+    st.integers(1, 3),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_run_that_was_admitted_goes_to_its_end_and_one_release_more_is_refused(
+    epsilon, share, method, rounds, clients
+):
+    """From a billionth to a billion, and with one client alone."""
+    ways = [f"method={method}", f"rounds={rounds}", f"privacy.head_share={share}", "clients_per_round=1"]
+    config = load("default", [*ways, "privacy=dp", f"privacy.max_epsilon={epsilon}"])
+    budget = roster_of(config, clients=clients, heldout=0).budget
+    spent = budget.fresh()
+    spent.warm_up()
+    for round_ in range(rounds):
+        spent.visit(budget.schedule.drawn(round_), round_)
+    assert 0.9 * epsilon < spent.epsilon <= epsilon
+    most = max(spent.ledger.releases, key=spent.ledger.releases.get)
+    if share < 0.9 or not releases_before(budget.table):
+        with pytest.raises(BudgetSpent, match="more than privacy.max_epsilon"):
+            spent.visit([most], rounds)
+
+
+@pytest.mark.parametrize("method", ["cue", "fedvpt"])
+def test_a_given_noise_is_admitted_up_to_its_epsilon_and_not_a_bit_below(method):
+    given = (f"method={method}", "privacy.noise=3", "privacy.head_noise=4")
+    spends = budget_of(*given, "privacy.max_epsilon=100").planned().epsilon
+    assert budget_of(*given, f"privacy.max_epsilon={spends!r}").planned().epsilon == spends
+    with pytest.raises(ConfigError, match="Give privacy.noise=.* or more"):
+        budget_of(*given, f"privacy.max_epsilon={math.nextafter(spends, 0)!r}")
+
+
+@pytest.mark.parametrize("share", ["0", "1", "-0.1", "nan"])
+def test_a_share_of_nothing_or_of_all_is_refused(share):
+    with pytest.raises(ConfigError, match="privacy.head_share"):
+        config_of("privacy=dp", f"privacy.head_share={share}")
 
 
 def test_a_head_alone_gets_all_of_the_budget():

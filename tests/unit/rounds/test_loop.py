@@ -14,6 +14,7 @@ from fedcue.errors import BudgetSpent, ClientError, FedcueError
 from fedcue.methods.head import HeadTuning
 from fedcue.methods.pep import PEP
 from fedcue.methods.ppt import PPT
+from fedcue.privacy.accounting import Ledger
 from fedcue.train.settings import Training
 
 HEAD = 4 * 32
@@ -47,6 +48,21 @@ def test_a_round_that_is_drawn_again_counts_the_last_draw_alone():
     assert record["train_loss"] == pytest.approx(sum(losses[1:]) / 2)
     failed = [(one["attempt"], one["client"], one["step"]) for one in record["failures"]]
     assert failed == [(0, 1, "train"), (0, 2, "train"), (1, 2, "train")]
+
+
+def test_under_differential_privacy_every_draw_is_counted_and_a_resumed_run_counts_it_again():
+    """All three are drawn both times: whoever failed may have sent something, and the others did."""
+    pytest.importorskip("dp_accounting")
+    settings = ["min_updates=2", "privacy=dp", "privacy.noise=1.5", "privacy.max_epsilon=50"]
+    tiny = TinyFederation(HeadTuning(), images=8, host_kind=Stumbling, settings=settings)
+    (record,) = tiny.run(1, (0, 1, 2)).result.rounds
+    assert record["attempts"] == 2
+    twice = Ledger(releases=dict.fromkeys(range(3), 2))
+    assert record["epsilon"] == twice.epsilon(1.5, 1e-5)
+    again = tiny.made(1, (0, 1, 2)).roster.budget.fresh()
+    again.schedule = tiny.made(1, (0, 1, 2)).roster.schedule
+    again.replay([record], 10)
+    assert again.ledger.releases == twice.releases
 
 
 @pytest.mark.parametrize(("every", "tested"), [(0, [3]), (1, [1, 2, 3]), (2, [2, 3])])
