@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from fedcue.model.shapes import shape_of
 from fedcue.plan.counting_vit import Meter, Work, counting_vit
 from fedcue.train.batches import Samples
 from fedcue.train.settings import Training
-from fedcue.train.sgd import Loss
+from fedcue.train.sgd import Loss, Moments, StepFilter
 from fedcue.types import Tensors
 
 CHUNK = 8
@@ -151,7 +150,8 @@ class CountedTraining:
         training: Training,
         finished_rounds: int,
         generator: Generator,
-        *unused: Any,
+        step_filter: StepFilter | None = None,
+        moments: Moments | None = None,
     ) -> tuple[dict[str, Tensor], float]:
         """Return the tensors as they are and count a training step."""
         trained = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
