@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.run_folders import groups_in, write_run
 
-from fedcue.report.client_details import client_details
 from fedcue.report.groups import RunGroup, group_runs
+from fedcue.report.page import client_details
 from fedcue.report.run_files import Client
 from fedcue.report.runs import RunRecord, find_runs
 

@@ -7,8 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedcue.report.figures.figure import Axis, Figure, Heat, Panel, Series
-from fedcue.report.figures.one_run import block_numbers, pep_first, run_with, source
-from fedcue.report.figures.projection import FIRST, SECOND, how, plane
+from fedcue.report.figures.one_run import (
+    FIRST,
+    SECOND,
+    block_numbers,
+    how,
+    pep_first,
+    plane,
+    run_with,
+    source,
+)
 from fedcue.report.groups import RunGroup
 from fedcue.report.labels import shorten
 from fedcue.report.run_files import Array

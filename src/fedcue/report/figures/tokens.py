@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedcue.report.figures.figure import Figure, Panel, Series
-from fedcue.report.figures.one_run import run_with, source
-from fedcue.report.figures.projection import FIRST, SECOND, how, plane
+from fedcue.report.figures.one_run import FIRST, SECOND, how, plane, run_with, source
 from fedcue.report.groups import RunGroup
 from fedcue.report.labels import shorten
 from fedcue.report.run_files import Array

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedcue.report.figures import projection
-from fedcue.report.figures.projection import MOST, how, plane
+from fedcue.report.figures import one_run
+from fedcue.report.figures.one_run import MOST, how, plane
 
 
 def test_a_projection_is_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = np.random.default_rng(0).normal(size=(12, 5))
     first = plane(vectors)
-    monkeypatch.setattr(projection, "_KNOWN", {})
+    monkeypatch.setattr(one_run, "_KNOWN", {})
     assert plane(vectors) == first
 
 
