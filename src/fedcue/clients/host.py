@@ -21,12 +21,12 @@ from fedcue.data.dataset import Indices
 from fedcue.data.pixels import flip_and_crop
 from fedcue.errors import ClientError
 from fedcue.machine import StopFlag
-from fedcue.methods.client import Client, Fit
+from fedcue.methods.client import Client
 from fedcue.model.prompted import PromptedViT
 from fedcue.privacy.guard import Guard, Protection
 from fedcue.rng import rng, torch_rng
 from fedcue.train.batches import FrozenValues, Samples
-from fedcue.train.sgd import fit
+from fedcue.train.sgd import Fit, fit
 from fedcue.types import ClientMemory, Download, Sizes, Tensors, Update, moved
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from torch import Generator, Tensor
@@ -14,25 +13,8 @@ from torch import Generator, Tensor
 from fedcue.aggregate.class_means import CentroidSums, MomentSums, Prototypes, dealt
 from fedcue.train.batches import Batch, Samples
 from fedcue.train.settings import Training
-from fedcue.train.sgd import Loss, Moments, StepFilter, fit
+from fedcue.train.sgd import Fit, Loss, Moments, StepFilter, fit
 from fedcue.types import Sizes, Tensors, TensorTable, Update, moved, put_rows, take_rows
-
-
-class Fit(Protocol):
-    """The training loop: ``train.sgd.fit``, or what stands in for it where nothing is computed."""
-
-    def __call__(
-        self,
-        loss: Loss,
-        start: Tensors,
-        samples: Samples,
-        training: Training,
-        finished_rounds: int,
-        generator: Generator,
-        step_filter: StepFilter | None = None,
-        moments: Moments | None = None,
-    ) -> tuple[dict[str, Tensor], float]:
-        """Train copies of ``start`` on ``samples``; return them and the mean loss."""
 
 
 @dataclass(frozen=True)

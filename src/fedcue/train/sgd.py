@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from fedcue.errors import ClientError
 from fedcue.train.batches import Batch, Samples
@@ -22,6 +23,24 @@ StepFilter = Callable[[str, Tensor], Tensor]
 
 Moments = dict[str, Tensor]
 """An optimiser's memory of the tensor ``name``: ``name_mean``, ``name_square`` and ``name_steps``."""
+
+
+class Fit(Protocol):
+    """The training loop: ``train.sgd.fit``, or what stands in for it where nothing is computed."""
+
+    def __call__(
+        self,
+        loss: Loss,
+        start: Tensors,
+        samples: Samples,
+        training: Training,
+        finished_rounds: int,
+        generator: Generator,
+        step_filter: StepFilter | None = None,
+        moments: Moments | None = None,
+    ) -> tuple[dict[str, Tensor], float]:
+        """Train copies of ``start`` on ``samples``; return them and the mean loss."""
+
 
 HEAD = ("head", "head_bias", "personal_head", "personal_head_bias")
 """What has the rate of the head."""
