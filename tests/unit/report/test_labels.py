@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedcue.report.labels import MAX_LENGTH, compact, setting_label, shorten, value_label
+from fedcue.report.labels import _MAX_LENGTH, compact, setting_label, shorten, value_label
 
 
 def test_short_numbers() -> None:
@@ -24,5 +24,5 @@ def test_settings_and_values_are_named_as_people_read_them() -> None:
     assert [value_label(value) for value in ([4, 5], [], 0.10, None, True, "a")] == [
         "4-5", "none", "0.1", "default", "True", "a",
     ]  # fmt: skip
-    assert shorten("x" * MAX_LENGTH) == "x" * MAX_LENGTH
-    assert shorten("x" * (MAX_LENGTH + 1)) == "x" * (MAX_LENGTH - 1) + "…"
+    assert shorten("x" * _MAX_LENGTH) == "x" * _MAX_LENGTH
+    assert shorten("x" * (_MAX_LENGTH + 1)) == "x" * (_MAX_LENGTH - 1) + "…"
