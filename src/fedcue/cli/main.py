@@ -96,6 +96,8 @@ class Warnings(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write where the display of this process is, or where warnings went from the start."""
+        if record.name.startswith("huggingface_hub"):
+            return  # which prints its own
         self.stream = sys.stderr if self.own.isatty() and os.getpid() == self.process else self.own
         super().emit(record)
 

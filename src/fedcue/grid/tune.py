@@ -33,7 +33,7 @@ EQUAL = 1e-9
 _FIXED = ("evaluation.on", "scale")
 """Settings that cannot be tried: all candidates share them."""
 
-_OF_THE_DATA = ("data", "partition", "heldout")
+_KEPT = ("data", "partition", "heldout", "backbone")
 """Sections whose settings a tuned recipe keeps: what was chosen was chosen for them."""
 
 
@@ -171,15 +171,15 @@ def write_candidates(
 def write_recipe(out: Path, grid: Grid, choices: Mapping[str, Choice]) -> Path:
     """Write ``tuned.toml``: the recipe with each method's choice; line 1 is the command that runs it.
 
-    What was chosen at a scale holds at that scale. The data settings that all trials had are kept.
+    What was chosen at a scale holds at that scale. Data and backbone that all trials had are kept.
     """
     _, settings = read_recipe(grid.recipe)
     tuned = copy.deepcopy(settings)
     place = tuned["scale"][grid.overrides["scale"]] if "scale" in grid.overrides else tuned
-    for key in ("data", "partition"):
+    for key in ("data", "partition", "backbone"):
         if isinstance(place.get(key), str):
             place[key] = {"name": place[key]}
-    merge(place, _of_the_data(grid.overrides))
+    merge(place, _kept(grid.overrides))
     tables = dict(place.get("per_method", {}))
     profile = {key: value for key, value in grid.overrides.items() if key == "profile"}
     for method, choice in choices.items():
@@ -198,17 +198,20 @@ def write_recipe(out: Path, grid: Grid, choices: Mapping[str, Choice]) -> Path:
     return path
 
 
-def _of_the_data(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the overrides that say which images there are and who holds them, names first.
+def _kept(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the overrides that say which images there are, who holds them and what sees them, names first.
 
     A partition that was named was meant: it shares out the images of clients that the data has, too.
     """
-    found = {key: value for key, value in overrides.items() if key.partition(".")[0] in _OF_THE_DATA}
+    found = {key: value for key, value in overrides.items() if key.partition(".")[0] in _KEPT}
     if "data.root" in found:
         found["data.root"] = str(expanded(found["data.root"]).absolute())
+    for key in {"backbone", "backbone.name"} & set(found):
+        if (place := expanded(found[key])).exists():  # a folder or a file, not a name of the hub
+            found[key] = str(place.absolute())
     if {"partition", "partition.name"} & set(found):
         found.setdefault("partition.own_clients", "mix")
-    return dict(sorted(found.items(), key=lambda item: item[0].removesuffix(".name") not in _OF_THE_DATA))
+    return dict(sorted(found.items(), key=lambda item: item[0].removesuffix(".name") not in _KEPT))
 
 
 def _table(

@@ -83,8 +83,11 @@ def test_a_warning_stands_above_a_progress_display_and_never_in_its_line(
     with Progress(console=Console(file=shown, force_terminal=True, width=80)) as progress:
         progress.add_task("starting", total=None)
         handler.emit(record)
+        theirs = logging.LogRecord("huggingface_hub.utils", logging.WARNING, "", 0, "retrying", None, None)
+        handler.emit(theirs)
         monkeypatch.setattr(os, "getpid", lambda: -1)  # as in a forked process
         handler.emit(record)
     drawn, forked = shown.getvalue(), errors.getvalue()
     assert drawn.count("read as classes\n") == looked_at
+    assert "retrying" not in drawn + forked, "it prints its own"
     assert forked.count("read as classes\n") == 2 - looked_at

@@ -141,13 +141,19 @@ def test_a_tuned_recipe_gives_what_the_trial_ran_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", [{}, {"scale": "cpu"}], ids=["no scale", "scale"])
-def test_a_tuned_recipe_keeps_the_data_it_was_tuned_on(tmp_path: Path, scale: dict[str, str]) -> None:
+def test_a_tuned_recipe_keeps_the_data_and_the_backbone_it_was_tuned_on(
+    tmp_path: Path, scale: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe = tmp_path / "r.toml"
     recipe.write_text(
         'data="digits"\nmethod="pep"\n[partition]\nname="iid"\nclients=3\n'
         "[scale.cpu]\nrounds=2\n[scale.cpu.partition]\nclients=2\n"
     )
+    monkeypatch.chdir(tmp_path)
+    Path("vit").mkdir()
     given = {
+        "backbone": "vit",
+        "backbone.feature_norm": 2.0,
         "partition.alpha": 0.5,
         "partition.clients": 4,
         "partition": "dirichlet",
@@ -163,3 +169,4 @@ def test_a_tuned_recipe_keeps_the_data_it_was_tuned_on(tmp_path: Path, scale: di
     assert again.data == ran.data
     assert again.partition == ran.partition
     assert again.heldout == ran.heldout
+    assert again.backbone == ran.backbone.model_copy(update={"name": str(tmp_path / "vit")})
