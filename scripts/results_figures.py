@@ -35,8 +35,8 @@ def by_round(results: Results, table: str = MAIN) -> Figure:
             printed = paper(table, name)
             if name == PEP_EVEN:
                 printed = paper(f"{table}-priors", "pep", variant="method.prior=uniform")
-            ends = f"{100 * fmean(curve[max(curve)]):.1f}, paper {printed:.1f}" if printed else ""
-            series.append(_line(curve, f"{label}: {ends}" if ends else label, slot))
+            beside = f", paper {printed:.1f}" if printed else ""
+            series.append(_line(curve, f"{label}: {100 * fmean(curve[max(curve)]):.1f}{beside}", slot))
     panel = Panel(
         "line",
         Axis("rounds of 5 clients"),
