@@ -6,6 +6,7 @@ import importlib
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from fedcue.config.settings import RunConfig
 from fedcue.errors import ConfigError, FedcueError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+KNOCK = 20.0
+"""Seconds that a cluster's first machine has to take a connection."""
 
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is told to anybody
@@ -89,13 +93,22 @@ def _init(ray: Any, address: str, config: RunConfig, folder: str | None) -> str:
         cpus = max(cores, int(config.workers * config.engine.cpus_per_worker))
         options |= {"num_cpus": cpus, "include_dashboard": False, "_temp_dir": folder}
     try:
+        if folder is None:
+            _knock(address)
         context = ray.init(address=address, **options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
         raise FedcueError(
             f"No Ray cluster answers at {address} ({str(error)[:200]}). Start one with ray start --head, "
             "give its engine.address=HOST:PORT, or leave engine.address and RAY_ADDRESS out to get one."
         ) from error
     return str(context.address_info["gcs_address"])
+
+
+def _knock(address: str) -> None:
+    """See whether anybody listens: Ray tries for minutes, and may end the process."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
 
 
 @contextmanager
