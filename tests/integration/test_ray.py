@@ -352,7 +352,7 @@ def listening(processes: set[int]) -> set[str]:
 
 def until(true: Callable[[], Any]) -> None:
     """Wait until something is so."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.1)
