@@ -29,7 +29,7 @@ from mutants.children import in_children
 from mutants.faults import Fault, draw, targets
 from mutants.suite import OPTIONS, Tests, attempt, measure, near, noted_copy, related
 
-OVER = "methods aggregate train evaluate privacy data/partition *sampling *transport *loop"
+OVER = "methods aggregate train evaluate privacy data/partition *roster *transport *loop"
 ROOMS = (
     "golden property unit unit/aggregate unit/clients unit/data unit/data/partition unit/evaluate unit/methods "
     "unit/privacy unit/record unit/rounds unit/train integration/test_run.py integration/test_transport.py"

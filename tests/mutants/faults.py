@@ -34,8 +34,14 @@ def module_name(file: str) -> str:
 def targets(src: Path, patterns: Iterable[str]) -> list[str]:
     """Return the files of modules and packages given by their path in the package, such as ``*sampling``."""
     files = sorted(path.relative_to(src).as_posix() for path in src.rglob("*.py"))
-    wide = [f"{pattern}{end}" for pattern in patterns for end in (".py", "/*.py")]
-    return [file for file in files if any(fnmatch(file.partition("/")[2], pattern) for pattern in wide)]
+    found: set[str] = set()
+    for pattern in patterns:
+        wide = (f"{pattern}.py", f"{pattern}/*.py")
+        named = {file for file in files if any(fnmatch(file.partition("/")[2], one) for one in wide)}
+        if not named:
+            raise SystemExit(f"--over {pattern} names no module or package of {src}")
+        found |= named
+    return sorted(found)
 
 
 def draw(src: Path, files: Iterable[str], seed: int) -> list[Fault]:
