@@ -1,4 +1,4 @@
-"""What a dataset is: labels in memory, images opened when they are needed, notes told once."""
+"""What a dataset is: labels in memory, images opened when they are needed."""
 
 from __future__ import annotations
 
