@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedcue.aggregate.agreement import agreement, krum, nearest, strangeness
+from fedcue.aggregate.agreement import agreement, krum, nearest, statistic, strangeness
 from fedcue.types import Update
 
 
@@ -73,3 +73,10 @@ def test_a_row_that_is_no_number_says_nothing_of_agreement() -> None:
     updates = [Update(n, 1, {"head": torch.tensor(move)}) for n, move in enumerate(moves)]
     assert agreement(updates, start)[0].tolist() == [1, 1, 1]
     assert agreement(updates, start).tolist() == [[1, 1, 1], [1, 1, 1], [1, 1, 1]]
+
+
+def test_where_liars_may_be_half_the_holders_the_mean_of_the_least_strange_stands_for_all() -> None:
+    honest = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.2], [0.2, 1.0]]])
+    liars = torch.tensor([[[-5.0, 1.0], [3.0, -7.0]], [[9.0, -9.0], [-9.0, 2.0]]])
+    values = torch.cat([liars[:1], honest, liars[1:]])  # [n, rows, d]
+    assert torch.allclose(statistic(values, 1, attackers=2), 4 * honest.double().mean(0))

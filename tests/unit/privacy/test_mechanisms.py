@@ -91,6 +91,20 @@ def test_the_threshold_of_rare_classes_grows_with_the_number_of_local_draws(clie
 
 
 @pytest.mark.parametrize(
+    ("threshold", "kept"), [(None, [False, False, True, True]), (7.0, [False, False, False, True])]
+)
+def test_a_class_is_dropped_below_three_deviations_or_a_public_threshold(threshold, kept) -> None:
+    privacy = DifferentialPrivacy(noise=1.0, count_threshold=threshold)
+    sums = Sums(STATISTICS, updates=1)
+    counts = torch.tensor([-9.0, 5.9, 6.0, 7.0])
+    sums.tensors = {"centroids": torch.ones(3, 4, 5), "holds": counts.clone()}
+    sums.deviations = {"centroids": 1.0, "holds": 2.0}
+    privacy.drop_rare(sums, STATISTICS)
+    assert torch.equal(sums.tensors["holds"], torch.where(torch.tensor(kept), counts, 0.0))
+    assert torch.equal(sums.tensors["centroids"], torch.tensor(kept)[:, None].expand(3, 4, 5).float())
+
+
+@pytest.mark.parametrize(
     ("where", "shares", "draws"),
     [
         ("central", None, 1),
@@ -227,3 +241,13 @@ def test_statistics_shorter_than_the_bound_stay_as_they_are() -> None:
     for length, after in ((1.0, 1.0), (1.9, 1.9), (2.0, 2.0), (4.0, 2.0)):
         update = Update(0, 1, {"holds": torch.tensor([length, 0.0, 0.0, 0.0])})
         assert privacy.bounded(update, {}, STATISTICS).tensors["holds"][0].item() == pytest.approx(after)
+
+
+def test_before_noise_in_shares_a_client_shortens_its_change_and_keeps_its_loss() -> None:
+    table = table_of(TensorSpec("prompts", (2,), returned=True, kind="shared"))
+    privacy = DifferentialPrivacy(where="distributed", clip=1.0, noise=1.0)
+    update = Update(4, 10, {"prompts": torch.tensor([4.0, 4.0])}, loss=0.5)
+    left = privacy.leave(update, {"prompts": torch.tensor([1.0, 0.0])}, table, lambda: NoiseStream(bytes(32)))
+    assert (left.client, left.samples, left.loss) == (4, 10, None)
+    change = left.tensors["prompts"].double() - torch.tensor([1.0, 0.0])
+    assert torch.allclose(change, torch.tensor([0.6, 0.8]).double(), atol=1e-6)

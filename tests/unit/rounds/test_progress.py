@@ -48,13 +48,13 @@ def test_it_is_never_longer_than_the_room(room: int) -> None:
         assert text.startswith("accuracy")
 
 
-def roster(*settings: str, dropped: int = 0) -> Roster:
+def roster(*settings: str, **told: int) -> Roster:
     shape = Architecture(width=32, depth=8, heads=2, patch=4, image_size=32, hidden=64)
     config = load("default", ["clients_per_round=1", *settings])
     sizes = np.array([5, 6, 7])
     return Roster(
         config, "pictures", ("a", "b"), shape, names="xyz", domains=["", "", ""], partition="natural",
-        heldout=np.array([False, False, True]), train_sizes=sizes, test_sizes=sizes - 4, dropped=dropped,
+        heldout=np.array([False, False, True]), train_sizes=sizes, test_sizes=sizes - 4, **told,
     )  # fmt: skip
 
 
