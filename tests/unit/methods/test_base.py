@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.tiny_federation import TinyFederation, TinyRun, random_vit
 
+from fedcue.methods.base import Method
 from fedcue.methods.ppt import PPT
 from fedcue.registry import METHODS
 from fedcue.train.settings import Training
@@ -221,3 +222,8 @@ def test_what_a_client_keeps_wins_over_what_it_is_sent_and_that_over_first_value
     first = new.first_kept()["private_prompts"]
     assert first.any()
     assert torch.equal(tiny.method.personal(new, {})["private_prompts"], first)
+
+
+def test_a_smoothed_prior_needs_the_rows_of_all_classes() -> None:
+    assert Method(prior_smoothing=0.1).needs_all_rows() == "method.prior_smoothing above 0"
+    assert Method().needs_all_rows() == ""
