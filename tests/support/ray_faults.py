@@ -44,10 +44,18 @@ class Deadly(FedVPT):
             return
         if first(f"{self.marks}/worker"):
             os.kill(os.getpid(), signal.SIGKILL)
-        on_head = ray.get_runtime_context().get_node_id() == Path(self.marks, "head").read_text()
-        if not on_head and first(f"{self.marks}/node"):
+        if ray.get_runtime_context().get_node_id() == Path(self.marks, "head").read_text():
+            self._leave_the_others_to_other_nodes()
+        elif first(f"{self.marks}/node"):
             os.kill(os.getppid(), signal.SIGKILL)  # the raylet that started this worker
             time.sleep(60)
+
+    def _leave_the_others_to_other_nodes(self) -> None:
+        """Wait until another node had a visit, whose worker may take longer to start than all visits here."""
+        for _ in range(600):
+            if Path(self.marks, "node").exists():
+                return
+            time.sleep(0.1)
 
 
 class Buggy(FedVPT):
