@@ -14,6 +14,8 @@ from fedcue.aggregate.closed_form import (
     AHEAD,
     HIDDEN,
     SHRINKAGE,
+    _beside_priors,
+    _solved,
     class_means,
     covariance,
     head_of_means,
@@ -336,3 +338,17 @@ def test_a_variance_at_the_edge_of_the_noise_is_hidden_and_one_above_it_is_not()
     for variance, seen in ((2.0, 6.0), (2.1, 2.1)):
         found = valid(torch.diag(torch.tensor([variance, 10.0], dtype=torch.float64)), 1.0)
         torch.testing.assert_close(found.diagonal(), torch.tensor([seen, 10.0], dtype=torch.float64))
+
+
+def test_a_solution_with_one_number_that_is_none_is_taken_from_the_pseudo_inverse() -> None:
+    gram = torch.tensor([[2.0, 0.0], [0.0, 1e-310]], dtype=torch.float64)
+    solution = _solved(gram, torch.ones(2, 1, dtype=torch.float64))
+    assert torch.allclose(solution, torch.tensor([[0.5], [0.0]]).double())
+
+
+def test_a_class_with_one_image_counts_where_rows_are_made_for_a_prior_and_one_without_does_not() -> None:
+    head = {"head": torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])}
+    sums = torch.tensor([[4.0, 0.0], [0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    counts = torch.tensor([2.0, 1.0, 0.0], dtype=torch.float64)  # class means (2, 0) and (0, 1)
+    # own logits 2 and 1, mean logits 1 and 0.5: ahead by 1 and 0.5, by 0.75 on average
+    assert torch.allclose(_beside_priors(head, sums, counts)["head"], head["head"] * 10 / 0.75)

@@ -227,3 +227,9 @@ def test_what_a_client_keeps_wins_over_what_it_is_sent_and_that_over_first_value
 def test_a_smoothed_prior_needs_the_rows_of_all_classes() -> None:
     assert Method(prior_smoothing=0.1).needs_all_rows() == "method.prior_smoothing above 0"
     assert Method().needs_all_rows() == ""
+
+
+@pytest.mark.parametrize("layers", [(5, 4), (4, 4), (-1, 2)])
+def test_blocks_that_are_negative_repeated_or_out_of_order_are_refused(layers: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="must be ascending block indices from 0"):
+        METHODS.get("pep")(layers=layers)

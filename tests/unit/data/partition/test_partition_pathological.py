@@ -7,7 +7,7 @@ import pytest
 from support.datasets import CIFAR
 
 from fedcue.data.partition import Pathological
-from fedcue.data.partition.pathological import share_owned_classes
+from fedcue.data.partition.pathological import _no_owner_empty, share_owned_classes
 from fedcue.data.readers.digits import Digits
 from fedcue.rng import rng
 
@@ -59,3 +59,9 @@ def test_shares_are_spread_evenly_from_four_to_six_tenths() -> None:
     assert shares.max() == pytest.approx(0.6, abs=0.01)
     assert shares.mean() == pytest.approx(0.5, abs=0.005)
     assert shares.std() == pytest.approx(0.0409, abs=0.003)
+
+
+def test_as_many_images_as_owners_are_one_for_each() -> None:
+    counts, both = np.array([[2], [0]]), np.ones((2, 1), dtype=np.bool_)
+    assert _no_owner_empty(counts.copy(), both, np.array([2])).tolist() == [[1], [1]]
+    assert _no_owner_empty(counts.copy(), both, np.array([1])).tolist() == [[2], [0]]
