@@ -341,8 +341,8 @@ def test_a_variance_at_the_edge_of_the_noise_is_hidden_and_one_above_it_is_not()
 
 
 def test_a_solution_with_one_number_that_is_none_is_taken_from_the_pseudo_inverse() -> None:
-    gram = torch.tensor([[2.0, 0.0], [0.0, 1e-310]], dtype=torch.float64)
-    solution = _solved(gram, torch.ones(2, 1, dtype=torch.float64))
+    gram = torch.tensor([[2.0, 0.0], [0.0, 1e-300]], dtype=torch.float64)
+    solution = _solved(gram, torch.tensor([[1.0], [1e200]], dtype=torch.float64))  # 0.5 and infinity
     assert torch.allclose(solution, torch.tensor([[0.5], [0.0]]).double())
 
 
