@@ -340,9 +340,11 @@ def test_a_variance_at_the_edge_of_the_noise_is_hidden_and_one_above_it_is_not()
         torch.testing.assert_close(found.diagonal(), torch.tensor([seen, 10.0], dtype=torch.float64))
 
 
-def test_a_solution_with_one_number_that_is_none_is_taken_from_the_pseudo_inverse() -> None:
+def test_where_the_solver_finds_no_finite_numbers_the_pseudo_inverse_does() -> None:
     gram = torch.tensor([[2.0, 0.0], [0.0, 1e-300]], dtype=torch.float64)
-    solution = _solved(gram, torch.tensor([[1.0], [1e200]], dtype=torch.float64))  # 0.5 and infinity
+    solution = _solved(
+        gram, torch.tensor([[1.0], [1e200]], dtype=torch.float64)
+    )  # a solution of 0.5 and 1e500
     assert torch.allclose(solution, torch.tensor([[0.5], [0.0]]).double())
 
 
