@@ -164,8 +164,8 @@ def _time(plan: Plan) -> Rows:
     return [
         (
             "here",
-            f"about {duration(plan.seconds)} on {many(plan.workers, 'core')} of {plan.gflops:.0f} GFLOP/s "
-            f"at {plan.efficiency:.0%} of that, if nothing else runs; decoding not counted",
+            f"about {duration(plan.seconds)} on {many(plan.workers, 'core')} of {plan.gflops:.0f} GFLOP/s in "
+            f"{plan.precision} at {plan.efficiency:.0%} of that, if nothing else runs; decoding not counted",
         )
     ]
 

@@ -99,16 +99,14 @@ def place_for(cells: Sequence[Cell]) -> Iterator[Place]:
 
 def seconds_of(cells: Sequence[Cell]) -> list[float]:
     """Return the seconds of each run on one core; runs that differ in the seed only take the same time."""
-    if not cells:
-        return []
-    gflops = matmul_gflops()
+    gflops = {precision: matmul_gflops(precision) for precision in {cell.config.precision for cell in cells}}
     known: dict[tuple[str, str, str], float] = {}
     found = []
     for cell in cells:
         key = (cell.config.recipe, cell.method, cell.variant)
         if key not in known:
             alone = cell.config.model_copy(update={"workers": 1})
-            known[key] = plan(alone, gflops).seconds
+            known[key] = plan(alone, gflops[alone.precision]).seconds
         found.append(known[key])
     return found
 

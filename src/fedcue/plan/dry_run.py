@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedcue.config.settings import RunConfig
 from fedcue.data.image_sources import only_outlined
 from fedcue.machine import one_thread
+from fedcue.model.prompted import PRODUCTS, Precision
 from fedcue.model.vit import Architecture
 from fedcue.plan.stand_ins import StandIn, stand_in
 from fedcue.plan.typical_client import Arithmetic, Memory, Travel, TypicalClient, some
@@ -54,7 +55,7 @@ class Ratios:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would do; ``gflops`` is the measured speed of one core, of which a run uses ``workers``."""
+    """What a run would do; ``gflops`` is the measured speed of one of its ``workers`` in ``precision``."""
 
     recipe: str
     method: str
@@ -71,6 +72,7 @@ class Plan:
     privacy: dict[str, Any]
     """What the run's summary will say of its privacy if no round is drawn again."""
     workers: int
+    precision: Precision
     gflops: float
     efficiency: float
     seconds: float
@@ -86,7 +88,7 @@ def plan(config: RunConfig, gflops: float | None = None) -> Plan:
         stand = stand_in(config)
         typical = TypicalClient(stand)
         arithmetic = typical.arithmetic()
-        gflops = matmul_gflops() if gflops is None else gflops
+        gflops = matmul_gflops(config.precision) if gflops is None else gflops
     workers = config.workers or len(os.sched_getaffinity(0))
     return Plan(
         recipe=config.recipe,
@@ -103,19 +105,21 @@ def plan(config: RunConfig, gflops: float | None = None) -> Plan:
         memory=typical.memory(),
         privacy=stand.federation.roster.budget.planned().summary().get("privacy", {}),
         workers=workers,
+        precision=config.precision,
         gflops=gflops,
         efficiency=_EFFICIENCY,
         seconds=1e6 * arithmetic.total_pflop / (workers * gflops * _EFFICIENCY),
     )
 
 
-def matmul_gflops(seconds: float = 0.5) -> float:
-    """Measure how fast one core multiplies float32 matrices, in GFLOP per second of its own time.
+def matmul_gflops(precision: Precision, seconds: float = 0.5) -> float:
+    """Measure how fast one core multiplies matrices of this precision, in GFLOP per second of its own time.
 
     The best of several moments counts, and not the time that other processes take from the core: the
     plan is for a machine that is free.
     """
-    left, right, best = torch.ones(512, 768), torch.ones(768, 512), float("inf")
+    dtype, best = PRODUCTS[precision], float("inf")
+    left, right = torch.ones(512, 768, dtype=dtype), torch.ones(768, 512, dtype=dtype)
     ended = time.process_time() + seconds
     while time.process_time() < ended:
         started = time.process_time()

@@ -65,19 +65,25 @@ def test_every_method_of_the_package_has_a_kind(method: str) -> None:
 
 
 def test_runs_that_differ_in_the_seed_take_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, int]] = []
+    asked: list[tuple[str, int, float]] = []
 
     def plan(config: object, gflops: float) -> SimpleNamespace:
-        asked.append((config.method.name, config.workers))  # type: ignore[attr-defined]
+        asked.append((config.method.name, config.workers, gflops))  # type: ignore[attr-defined]
         return SimpleNamespace(seconds=7.0 if config.method.name == "head" else 3.0)  # type: ignore[attr-defined]
 
     monkeypatch.setattr(execute, "plan", plan)
-    monkeypatch.setattr(execute, "matmul_gflops", lambda: 50.0)
+    monkeypatch.setattr(execute, "matmul_gflops", {"float32": 50.0, "bfloat16": 200.0}.__getitem__)
     cells = [
-        Cell(method, {}, seed, load("default", [f"method={method}", f"seed={seed}"]), Path(f"{method}{seed}"))
-        for method in ("head", "fedvpt")
+        Cell(
+            method,
+            {},
+            seed,
+            load("default", [f"method={method}", f"seed={seed}", f"precision={precision}"]),
+            Path(f"{method}{seed}"),
+        )
+        for method, precision in (("head", "float32"), ("fedvpt", "bfloat16"))
         for seed in (0, 1)
     ]
     assert execute.seconds_of(cells) == [7.0, 7.0, 3.0, 3.0]
-    assert asked == [("head", 1), ("fedvpt", 1)]
+    assert asked == [("head", 1, 50.0), ("fedvpt", 1, 200.0)]
     assert execute.seconds_of([]) == []

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 from support import SMALL
 from support.tiny_federation import TinyFederation, random_vit
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -19,6 +20,7 @@ from fedcue.config.layers import load
 from fedcue.errors import BackboneError, ConfigError
 from fedcue.model.shapes import shape_of
 from fedcue.model.vit import Architecture
+from fedcue.plan import dry_run
 from fedcue.plan.counting_vit import Meter, counting_vit
 from fedcue.plan.dry_run import matmul_gflops, plan
 from fedcue.plan.stand_ins import CountedImages, CountedTraining
@@ -187,8 +189,22 @@ def test_an_impossible_run_cannot_be_planned() -> None:
         plan(load("cifar100-pathological", ["method.layers=[12]"]), 100)
 
 
-def test_the_machine_is_measured() -> None:
-    assert matmul_gflops(0.05) > 0.1
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_machine_is_measured_at_the_precision_of_the_run(precision, monkeypatch) -> None:
+    measured = []
+    ones = torch.ones
+    monkeypatch.setattr(
+        torch, "ones", lambda *size, dtype: measured.append(dtype) or ones(*size, dtype=dtype)
+    )
+    assert matmul_gflops(precision, 0.05) > 0.1
+    assert set(measured) == {getattr(torch, precision)}
+
+
+def test_a_plan_says_at_which_precision_it_reckons(monkeypatch) -> None:
+    monkeypatch.setattr(dry_run, "matmul_gflops", {"float32": 50.0, "bfloat16": 200.0}.__getitem__)
+    slow, quick = (plan(load("default", [f"precision={name}"])) for name in ("float32", "bfloat16"))
+    assert (slow.precision, slow.gflops, quick.precision, quick.gflops) == ("float32", 50, "bfloat16", 200)
+    assert slow.seconds == pytest.approx(4 * quick.seconds)
 
 
 def test_the_command_line_prints_a_plan_and_runs_nothing(tmp_path, monkeypatch) -> None:
