@@ -150,6 +150,15 @@ def paper(recipe: str, method: str, key: str = "mean", variant: str = "") -> flo
     return found
 
 
+def paper_of_run(table: str, name: str) -> tuple[float | None, float | None]:
+    """Return what the paper prints for a run by its name: the mean, and that of held-out clients."""
+    method = Run.named(name).method
+    if name == PEP_EVEN:  # it stands in a table of its own, which has no held-out clients
+        return paper(f"{table}-priors", method, variant="method.prior=uniform"), None
+    heldout = "cifar100-heldout" if table == MAIN else table
+    return paper(table, method), paper(heldout, method, "heldout_mean")
+
+
 def listed(results: Results, table: str) -> Iterator[tuple[str, str]]:
     """Yield label and name of the runs that a table of all methods shows, kind by kind."""
     seen: dict[tuple[str, str], None] = {}
@@ -184,10 +193,7 @@ def overview(results: Results, table: str) -> str:
         prior = [results.percent(table, name + WITH_PRIOR, c) for c in ("mean", "worst", "heldout_mean")]
         if name == "cue":  # it decides with the prior; what it has without stands below
             plain, prior = prior, plain
-        printed = [
-            paper(table, method),
-            paper("cifar100-heldout" if table == MAIN else table, method, "heldout_mean"),
-        ]
+        printed = paper_of_run(table, name)
         lines.append([label, *plain, *prior, *(f"{value:.1f}" if value else NONE for value in printed)])
     return markdown(lines)
 
@@ -200,10 +206,7 @@ def headline(results: Results, table: str = MAIN) -> str:
         prior = [results.percent(table, name + WITH_PRIOR, column) for column in ("mean", "heldout_mean")]
         if name == "cue":
             plain, prior = [results.percent(table, CUE_EVEN, c) for c in ("mean", "heldout_mean")], plain
-        method = Run.named(name).method
-        printed = [paper(table, method), paper("cifar100-heldout", method, "heldout_mean")]
-        if name == PEP_EVEN:
-            printed = [paper(f"{table}-priors", method, variant="method.prior=uniform"), None]
+        printed = paper_of_run(table, name)
         if {*plain, *prior} != {NONE}:
             lines.append([label, *plain, *prior, *(f"{value:.1f}" if value else NONE for value in printed)])
     return markdown(lines)

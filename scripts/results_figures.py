@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from statistics import fmean, stdev
 
-from results import Results, paper
+from results import Results, paper_of_run
 from results_mixing import Point, mixing
 from results_shown import MAIN, PEP_EVEN
 
@@ -32,9 +32,7 @@ def by_round(results: Results, table: str = MAIN) -> Figure:
     for slot, (name, label) in enumerate(LINES.items()):
         curve = results.curve(table, name)
         if curve:
-            printed = paper(table, name)
-            if name == PEP_EVEN:
-                printed = paper(f"{table}-priors", "pep", variant="method.prior=uniform")
+            printed, _ = paper_of_run(table, name)
             beside = f", paper {printed:.1f}" if printed else ""
             series.append(_line(curve, f"{label}: {100 * fmean(curve[max(curve)]):.1f}{beside}", slot))
     panel = Panel(
