@@ -62,7 +62,7 @@ def test_every_module_is_imported_by_another_or_named_by_the_registry() -> None:
     named = (PACKAGE / "registry.py").read_text() + (PACKAGE / "record/track/base.py").read_text()
     named += "".join(
         (PACKAGE / name).read_text()
-        for name in ("flower/deployment.py", "flower/scripts.py", "flower/superexec.py", "__init__.py")
+        for name in ("flower/deployment.py", "flower/scripts.py", "flower/forking.py", "__init__.py")
     )
     used = {module for path in FILES for module in _imported_modules(path)}
     for path in FILES:

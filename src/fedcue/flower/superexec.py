@@ -1,82 +1,25 @@
 """``python -m fedcue.flower.superexec``: Flower's SuperExec, whose message processes are forked.
 
 A SuperNode with ``--isolation process`` leaves it to a SuperExec to start a process for each message.
-Flower's own starts Python anew every time. This one is Flower's, too, but for one thing: it asks a template
-(``fedcue.flower.template``) to fork.
+Flower's own starts Python anew every time. This one asks a template (``fedcue.flower.template``) to fork.
+Flower has no setting for that: its function that chooses the executor is replaced. A version of Flower
+without that function runs its own SuperExec, which is slower and does the same.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import socket
-import subprocess
 import sys
-from typing import Any
-
-from flwr.supercore.cli import flower_superexec
-from flwr.supercore.constant import TaskType
-from flwr.supercore.superexec import run_superexec
-from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, SubprocessExecutor
+from importlib.metadata import version
 
 from fedcue.machine import end_with_parent
 
 log = logging.getLogger(__name__)
-TEMPLATE = (sys.executable, "-P", "-m", "fedcue.flower.template")
-
-
-class ForkingExecutor(SubprocessExecutor):
-    """Starts the processes of messages as forks of a template; a template that ended is replaced."""
-
-    def __init__(self) -> None:
-        self._template = self._begin()
-
-    def _begin(self) -> socket.socket:
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        number = there.fileno()
-        subprocess.Popen([*TEMPLATE, str(number)], pass_fds=[number], stdin=subprocess.DEVNULL)
-        there.close()
-        return here
-
-    def launch(self, spec: ExecutionSpec) -> LaunchResult:
-        """Let a process carry out what a message asks for."""
-        if spec.task_type != TaskType.CLIENT_APP or spec.runtime_dependency_install:
-            return super().launch(spec)
-        order = json.dumps(arguments(spec)).encode()
-        try:
-            self._template.sendall(order)
-        except OSError:
-            log.warning("the template of message processes has ended; another is started")
-            self._template.close()
-            self._template = self._begin()
-            self._template.sendall(order)
-        return LaunchResult.accepted()
-
-    def close(self) -> None:
-        """Let the template end."""
-        self._template.close()
-
-
-def arguments(spec: ExecutionSpec) -> list[str]:
-    """Return what Flower's own executor gives ``flwr-clientapp``."""
-    words = ["--runtime-api-address", spec.runtime_api_address, "--token", spec.token]
-    if spec.insecure:
-        words.append("--insecure")
-    elif spec.root_certificates_path is not None:
-        words += ["--root-certificates", spec.root_certificates_path]
-    if spec.parent_pid is not None:
-        words += ["--parent-pid", str(spec.parent_pid)]
-    return words
-
-
-def executor(*given: Any, **more: Any) -> ForkingExecutor:
-    """Return the executor, whatever Flower was told of others."""
-    return ForkingExecutor()
 
 
 def main() -> None:
-    """Run Flower's SuperExec with it, without TLS: a SuperNode listens to it on loopback alone.
+    """Run Flower's SuperExec with forked processes, without TLS: a SuperNode listens on loopback alone.
 
     It ends with its SuperNode. Flower's own watch takes one that has ended for alive until somebody asks how.
     """
@@ -84,7 +27,23 @@ def main() -> None:
     if str(os.getppid()) not in sys.argv:  # it has ended already
         return
     sys.argv.append("--insecure")
-    run_superexec.get_executor = executor  # type: ignore[attr-defined]
+    try:
+        from flwr.supercore.cli import flower_superexec
+        from flwr.supercore.superexec import run_superexec
+
+        from fedcue.flower.forking import ForkingExecutor
+
+        if not hasattr(run_superexec, "get_executor"):
+            raise ImportError("run_superexec has no get_executor")
+    except ImportError as error:
+        log.warning(
+            "Flower %s starts its message processes in a way that fedcue does not know (%s). Every message "
+            "starts Python anew, which is slower. Give Flower 1.41.",
+            version("flwr"),
+            error,
+        )
+        os.execvp("flower-superexec", ["flower-superexec", *sys.argv[1:]])
+    run_superexec.get_executor = lambda *given, **more: ForkingExecutor()
     flower_superexec()
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from support import ROOT
@@ -21,7 +22,7 @@ pytest.importorskip("cryptography")
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec
 
-from fedcue.flower import superexec
+from fedcue.flower import forking, superexec
 
 STAND_IN = """
 import os, signal, sys, time
@@ -191,9 +192,9 @@ while order := orders.recv(1000):
 
 def test_a_killed_template_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "stand_in.py").write_text(ONE_AT_A_TIME)
-    monkeypatch.setattr(superexec, "TEMPLATE", (sys.executable, str(tmp_path / "stand_in.py")))
-    monkeypatch.setattr(superexec, "arguments", lambda spec: [spec.token])
-    executor = superexec.ForkingExecutor()
+    monkeypatch.setattr(forking, "TEMPLATE", (sys.executable, str(tmp_path / "stand_in.py")))
+    monkeypatch.setattr(forking, "arguments", lambda spec: [spec.token])
+    executor = forking.ForkingExecutor()
 
     def carried_out(name: str) -> int:
         executor.launch(spec(str(tmp_path / name)))
@@ -228,7 +229,25 @@ def test_flower_is_told_what_its_own_executor_tells_it(
     started: list[list[str]] = []
     monkeypatch.setattr(subprocess_executor.subprocess, "Popen", started.append)
     subprocess_executor.SubprocessExecutor().launch(spec("secret", **more))
-    assert started == [["flwr-clientapp", *superexec.arguments(spec("secret", **more))]]
+    assert started == [["flwr-clientapp", *forking.arguments(spec("secret", **more))]]
+
+
+def test_another_version_of_flower_runs_its_own_superexec_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from flwr.supercore.superexec import run_superexec
+
+    def replaced(file: str, command: list[str]) -> NoReturn:
+        raise SystemExit(" ".join([file, *command]))
+
+    monkeypatch.delattr(run_superexec, "get_executor")
+    monkeypatch.setattr(superexec, "end_with_parent", lambda: None)
+    monkeypatch.setattr(superexec.os, "execvp", replaced)
+    monkeypatch.setattr(sys, "argv", ["superexec", "--parent-pid", str(os.getppid())])
+    with pytest.raises(SystemExit) as own:
+        superexec.main()
+    assert own.value.code == f"flower-superexec flower-superexec --parent-pid {os.getppid()} --insecure"
+    assert "which is slower. Give Flower 1.41." in caplog.text
 
 
 def test_a_superexec_ends_with_its_supernode_even_before_anybody_asks_how_that_ended(tmp_path: Path) -> None:
