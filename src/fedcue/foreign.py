@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+STRANGE = (OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
+"""What comes of files that hold something else than they should: other types, other sizes, nothing."""
+
 _MAX_TEXT = 2**28
 """Bytes of a text file at most."""
+
+_MAX_CELL = 2**24
+"""Characters of a cell of a table at most."""
 
 _MAX_PARSED = 2**30
 """Bytes that a text and what it says may take in memory."""
@@ -44,12 +53,34 @@ def expanded(path: str | Path) -> Path:
 
 def text_of(path: Path) -> str:
     """Return a text file's content; refuse, as a ValueError, what would take much memory as JSON or CSV."""
+    return _bytes_of(path).decode()
+
+
+def csv_of(path: Path, *, strict: bool = False) -> tuple[list[str], Iterator[dict[str, Any]]]:
+    """Return the headings and then the rows of a CSV file in UTF-8; what is none is a ValueError."""
+    csv.field_size_limit(_MAX_CELL)
+    text = io.TextIOWrapper(io.BytesIO(_bytes_of(path)), encoding="utf-8-sig", newline="")
+    reader = csv.DictReader(text, strict=strict)
+    try:
+        return list(reader.fieldnames or ()), _rows_of(reader)
+    except csv.Error as error:
+        raise ValueError(f"no CSV: {error}") from error
+
+
+def _rows_of(reader: csv.DictReader[str]) -> Iterator[dict[str, Any]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise ValueError(f"no CSV: {error}") from error
+
+
+def _bytes_of(path: Path) -> bytes:
     data = ordinary(path, _MAX_TEXT).read_bytes()
     marks = data.count(b"[") + data.count(b"{")
     values = data.count(b",") + data.count(b":") + data.count(b"\n")
     if (2 if data.isascii() else 5) * len(data) + 90 * marks + 40 * values > _MAX_PARSED:
         raise ValueError(f"what it says would take more than {_MAX_PARSED // 2**20} MiB")
-    return data.decode()
+    return data
 
 
 MAX_BYTES = 2 * 2**20

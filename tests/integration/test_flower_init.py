@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -171,3 +173,34 @@ def test_a_deployment_without_a_gate_gets_no_more_nodes(tmp_path: Path) -> None:
     script.write_text(script.read_text().replace("python3 -P -m fedcue.flower.gate", "exec"))
     with pytest.raises(RunFolderError, match="without a gate"):
         init(folder, "--nodes", "2")
+
+
+@pytest.mark.parametrize("there", [0, 1])
+def test_a_full_disk_leaves_no_half_of_a_server_or_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: int
+) -> None:
+    folder, writes = tmp_path / "here", [0, 0]
+    if there:
+        init(folder, "--nodes", "1")
+    for name in ("write_text", "write_bytes"):
+        plain = getattr(Path, name)
+
+        def full(path: Path, content: Any, plain: Any = plain) -> int:
+            writes[0] += 1
+            if writes[0] == writes[1]:
+                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+            return int(plain(path, content))
+
+        monkeypatch.setattr(Path, name, full)
+    for last in range(1, 40):
+        writes[:] = [0, last]
+        try:
+            init(folder, "--nodes", "2")
+            break
+        except OSError:
+            found = {path.name for path in folder.iterdir()}
+            assert found in (set(), {"ca", "server"}, {"ca", "server", "node-1"})
+            keys = {path.stem for path in folder.glob("server/keys/*")}
+            assert keys == {path.name for path in folder.glob("node-*")}
+    assert last >= 4
+    assert {path.name for path in folder.iterdir()} == {"ca", "server", "node-1", "node-2"}

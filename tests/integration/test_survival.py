@@ -190,7 +190,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_fills_up_ends_the_run_with_its_last_checkpoint(small_disk: Path) -> None:
     folder = small_disk / "run"
     process = start_command(folder)
-    wait_for_rounds(folder, 2, process)
+    wait_for_rounds(folder, 3, process)  # the checkpoint of round 2 is there
     with suppress(OSError), open(small_disk / "filler", "wb", buffering=0) as filler:
         while filler.write(bytes(4096)):
             pass
@@ -207,7 +207,7 @@ def test_a_folder_that_becomes_read_only_ends_the_run_with_its_last_checkpoint(t
         pytest.skip("root writes everywhere, and there is no setpriv to take that away")
     folder = tmp_path / "run"
     process = start_command(folder, under=under)
-    wait_for_rounds(folder, 2, process)
+    wait_for_rounds(folder, 3, process)  # the checkpoint of round 2 is there
     for path in (folder / "checkpoints", folder):
         path.chmod(0o500)
     (folder / "metrics.jsonl").chmod(0o400)

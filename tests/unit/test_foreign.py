@@ -12,7 +12,7 @@ from support.memory import peak_bytes
 from fedcue.after.predict import load, load_memories
 from fedcue.data.readers.manifest import Manifest
 from fedcue.errors import ConfigError, DataError, RunFolderError
-from fedcue.foreign import expanded, ordinary, text_of
+from fedcue.foreign import csv_of, expanded, ordinary, text_of
 from fedcue.record.checkpoint import Checkpoints
 from fedcue.report.run_files import is_written, json_object, last_words
 from fedcue.report.run_files import tensors as tensors_of
@@ -87,3 +87,21 @@ def test_the_home_of_nobody_is_not_found(tmp_path: Path) -> None:
             Manifest(root=tmp_path).read()
     with pytest.raises((ConfigError, DataError), match="root"):
         Manifest(root=Path("~nobody-here")).read()
+
+
+def test_a_table_of_one_long_line_takes_no_more_memory_than_a_text(tmp_path: Path) -> None:
+    with open(tmp_path / "clients.csv", "wb") as file:
+        file.truncate(200 * 2**20)
+    before = "from pathlib import Path; from fedcue.foreign import csv_of"
+    code = "try:\n    csv_of(Path('clients.csv'))\nexcept ValueError as error:\n    assert 'no CSV' in str(error)"
+    assert peak_bytes(before, code, tmp_path) < 2**30
+
+
+def test_rows_are_read_one_after_the_other_and_a_mark_of_the_encoding_is_no_heading(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    path.write_bytes(b"\xef\xbb\xbfpath,label\na,1\n" + b'"' + b"b" * 2**25)
+    headings, rows = csv_of(path)
+    assert headings == ["path", "label"]
+    assert next(rows) == {"path": "a", "label": "1"}
+    with pytest.raises(ValueError, match="no CSV"):
+        next(rows)

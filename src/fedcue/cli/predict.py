@@ -98,7 +98,9 @@ def predict(
 def _check_place(table: Path) -> None:
     """Refuse a table that cannot be written before any image is classified."""
     from fedcue.errors import ConfigError
+    from fedcue.record.files import check_output
 
+    check_output(table)
     if table.is_dir() or not os.access(table.parent, os.W_OK):
         what = "is a folder" if table.is_dir() else f"cannot be written: look at the folder {table.parent}"
         raise ConfigError(f"--csv {table} {what}. Give the name of a new file in a folder that is there.")
@@ -184,9 +186,10 @@ def _shares(weights: Any, classes: tuple[str, ...]) -> dict[str, float]:
 
 def _by_class(path: Path, classes: tuple[str, ...]) -> list[float]:
     from fedcue.errors import ConfigError, unknown
+    from fedcue.foreign import STRANGE, text_of
 
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
+        given = json.loads(text_of(path))
         if isinstance(given, dict):
             for name in given:
                 if name not in classes:
@@ -195,5 +198,5 @@ def _by_class(path: Path, classes: tuple[str, ...]) -> list[float]:
         if not isinstance(given, list):
             raise TypeError(f"it holds {type(given).__name__}")
         return [float(value) for value in given]
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except STRANGE as error:
         raise ConfigError(f"{path} is not a JSON list or object of numbers by class: {error}.") from error

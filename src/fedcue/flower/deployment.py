@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import tomli_w
@@ -52,14 +55,38 @@ def init(layout: Layout) -> list[Path]:
     return written
 
 
+@contextmanager
+def _whole(folder: Path) -> Iterator[Path]:
+    """Yield a folder aside, which takes its place when all is written; what fails leaves nothing."""
+    aside = folder.with_name(f".{folder.name}.part")
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        yield aside
+        aside.rename(folder)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
 def _write_server(layout: Layout) -> None:
-    folder = layout.server
-    (folder / "app").mkdir(parents=True)
+    authority = layout.folder / "ca"
+    try:
+        if not layout.insecure:
+            with _whole(authority) as folder:
+                folder.chmod(0o700)
+                write_ca(folder)
+        with _whole(layout.server) as folder:
+            _write_server_files(layout, folder, authority)
+    except BaseException:
+        shutil.rmtree(authority, ignore_errors=True)
+        raise
+
+
+def _write_server_files(layout: Layout, folder: Path, authority: Path) -> None:
+    (folder / "app").mkdir()
     (folder / "keys").mkdir()
     if not layout.insecure:
-        authority = layout.folder / "ca"
-        authority.mkdir(mode=0o700)
-        write_ca(authority)
         (folder / "ca.crt").write_bytes((authority / "ca.crt").read_bytes())
         write_server_certificate(authority, folder, layout.host)
     (folder / "app" / "pyproject.toml").write_text(tomli_w.dumps(_app(layout)))
@@ -68,19 +95,23 @@ def _write_server(layout: Layout) -> None:
     if layout.insecure:
         connection["insecure"] = True
     else:
-        connection["root-certificates"] = str(_absolute(folder / "ca.crt"))
+        connection["root-certificates"] = str(_absolute(layout.server / "ca.crt"))
     config = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
     (folder / "config.toml").write_text(tomli_w.dumps(config))
-    write_server_scripts(layout)
+    write_server_scripts(layout, folder)
 
 
 def _write_node(layout: Layout, number: int) -> None:
-    folder = layout.node(number)
-    folder.mkdir()
-    if not layout.insecure:
-        (folder / "ca.crt").write_bytes((layout.server / "ca.crt").read_bytes())
-        write_node_key(folder / "node.key", layout.server / "keys" / f"node-{number}.pub")
-    write_node_script(layout, number)
+    public = layout.server / "keys" / f"node-{number}.pub"
+    try:
+        with _whole(layout.node(number)) as folder:
+            if not layout.insecure:
+                (folder / "ca.crt").write_bytes((layout.server / "ca.crt").read_bytes())
+                write_node_key(folder / "node.key", public)
+            write_node_script(layout, number, folder)
+    except BaseException:
+        public.unlink(missing_ok=True)  # nobody has the other half
+        raise
 
 
 def _app(layout: Layout) -> dict[str, object]:

@@ -19,9 +19,8 @@ SETTLED = (
 """Nothing goes out unasked, no message waits a second, and Flower opens no port but the one it is given."""
 
 
-def write_server_scripts(layout: Layout) -> None:
+def write_server_scripts(layout: Layout, folder: Path) -> None:
     """Write what starts the server, admits nodes and starts a run."""
-    folder = layout.server
     what = "The server: Flower's SuperLink on loopback"
     _script(
         folder / "superlink.sh",
@@ -61,12 +60,12 @@ def _gate(layout: Layout) -> str:
     )
 
 
-def write_node_script(layout: Layout, number: int) -> None:
+def write_node_script(layout: Layout, number: int, folder: Path) -> None:
     """Write what starts a node."""
     secure = "--root-certificates ca.crt --auth-supernode-private-key node.key"
     config = f"partition-id={number - 1} num-partitions={layout.nodes}"
     _script(
-        layout.node(number) / "supernode.sh",
+        folder / "supernode.sh",
         'This machine\'s SuperNode. For images of its own, add data="/path/to/images" to the config.',
         f"config='{config}'\n"
         f"port={9093 + number}\n"

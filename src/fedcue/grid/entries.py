@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,7 +11,7 @@ from typing import Any
 
 from fedcue.errors import RunFolderError
 from fedcue.evaluate.curve import on_curve
-from fedcue.foreign import read_toml, text_of
+from fedcue.foreign import STRANGE, csv_of, read_toml
 from fedcue.grid.table import ACCURACIES, CONTROL, DOMAIN, Entry
 from fedcue.record.folder import read_metrics, read_summary
 
@@ -54,7 +52,7 @@ def read_entry(folder: Path, names: Mapping[str, str], control: Path | None = No
             tested = _accuracies(read_summary(control)) | {"clients": _clients(control)}
             row |= {CONTROL + column: value for column, value in tested.items()}
         return Entry(row, () if again else tuple(_curve(summary, rounds)))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except STRANGE as error:
         raise RunFolderError(
             f"{folder} is not a finished run that can be read ({type(error).__name__}: {error}). "
             "Delete the folder and run it again."
@@ -93,7 +91,8 @@ def _origin(folder: Path) -> dict[str, str]:
 def _clients(folder: Path) -> str:
     """Return each client's right answers of its images; a client that could not be tested has none."""
     found = []
-    for row in csv.DictReader(io.StringIO(text_of(folder / "clients.csv"), newline="")):
+    _, rows = csv_of(folder / "clients.csv")
+    for row in rows:
         on = "validation" if "validation_accuracy" in row else "test"
         accuracy, size = row[f"{on}_accuracy"], int(row[f"{on}_size"])
         right = str(round(float(accuracy) * size)) if accuracy else ""

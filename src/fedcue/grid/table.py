@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fedcue.errors import RunFolderError
 from fedcue.evaluate.curve import UNADAPTED
-from fedcue.foreign import text_of
+from fedcue.foreign import csv_of
 from fedcue.record.files import explained, write_text
 
 Row = Mapping[str, str]
@@ -161,15 +161,13 @@ def _locked(folder: Path) -> Iterator[None]:
 def _read(path: Path, needed: Sequence[str]) -> list[Row]:
     if not path.is_file():
         return []
-    csv.field_size_limit(2**24)
     try:
-        table = csv.DictReader(io.StringIO(text_of(path), newline=""), strict=True)
-        rows: list[Row] = list(table)
-    except (OSError, ValueError, csv.Error) as error:
+        headings, found = csv_of(path, strict=True)
+        rows: list[Row] = list(found)
+    except (OSError, ValueError) as error:
         raise RunFolderError(
             f"{path} cannot be read ({error}). Put it back, or give another file."
         ) from error
-    headings = list(table.fieldnames or ())
     missing = [column for column in needed if column not in headings]
     if missing or len(set(headings)) != len(headings):
         raise RunFolderError(

@@ -8,19 +8,22 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError
 from torch import Tensor
 
 from fedcue.errors import RunFolderError
-from fedcue.foreign import ordinary
+from fedcue.foreign import STRANGE, ordinary
 from fedcue.record.files import explained, write_bytes
 from fedcue.types import ClientMemory, ServerState, pack, unpack
 
 log = logging.getLogger(__name__)
 _STATE, _MEMORY = "state/", "memory/"
+_MAX_HEADER = 2**26
+"""Bytes of what stands before the numbers at most."""
+
 _Number = Annotated[int, Field(ge=0, le=2**31)]
 _Id = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 
@@ -38,6 +41,8 @@ class Checkpoint:
     metrics_digest: str
     totals: Mapping[str, Any]
     transport: Mapping[str, Any]
+    settings: Mapping[str, Any] | None = None
+    """The settings under which its last round was done, as ``config.toml`` had them, if it says so."""
 
 
 class _Wire(BaseModel):
@@ -70,6 +75,7 @@ class _Header(BaseModel):
     totals: _Totals
     transport: _Wire
     clients: list[_Number]
+    settings: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -97,8 +103,8 @@ class Checkpoints:
         """Read the newest checkpoint that is whole; report the damaged ones passed over."""
         for path in reversed(self._paths()):
             try:
-                return _decode(ordinary(path).read_bytes())
-            except (OSError, ValueError, KeyError, AttributeError, RecursionError, SafetensorError) as error:
+                return _decode(_measured(path).read_bytes())
+            except (*STRANGE, SafetensorError) as error:
                 reason = " ".join(str(error).split())[:200]
                 log.warning("Checkpoint %s is damaged (%s); using the one before it.", path.name, reason)
         raise RunFolderError(
@@ -121,9 +127,30 @@ def _encode(checkpoint: Checkpoint) -> bytes:
             "totals": dict(checkpoint.totals),
             "transport": dict(checkpoint.transport),
             "clients": list(checkpoint.memories),
+            "settings": checkpoint.settings,
         }
     ).encode()
     return len(header).to_bytes(8, "little") + header + pack(tensors)
+
+
+def _measured(path: Path) -> Path:
+    """Refuse a file that is not as long as its own headers say, before it is read."""
+    with open(ordinary(path), "rb") as file:
+        file.seek(hashlib.sha256().digest_size)
+        _header_of(file)
+        tensors = json.loads(_header_of(file))
+        ends = [about["data_offsets"][1] for name, about in tensors.items() if name != "__metadata__"]
+        if file.tell() + max(ends, default=0) != path.stat().st_size:
+            raise ValueError("it is not as long as it says")
+    return path
+
+
+def _header_of(file: BinaryIO) -> bytes:
+    """Return the text that begins here, behind its length."""
+    size = int.from_bytes(file.read(8), "little")
+    if size > _MAX_HEADER:
+        raise ValueError(f"its header is larger than {_MAX_HEADER // 2**20} MiB")
+    return file.read(size)
 
 
 def _decode(data: bytes) -> Checkpoint:
@@ -146,4 +173,5 @@ def _decode(data: bytes) -> Checkpoint:
         header.metrics_digest,
         header.totals.model_dump(exclude_defaults=True),
         header.transport.model_dump(),
+        header.settings,
     )

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +33,37 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write aside, sync, rename: a kill at any moment leaves the old file or the new one."""
+    """Write aside, sync, rename: a kill at any moment leaves the old file or the new one.
+
+    What lies aside already is half a file, or a stranger's link or pipe: it goes, and is not written through.
+    """
+    check_output(path)
     aside = path.with_name(f".{path.name}.part")
     with explained(path):
-        with open(aside, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
+        try:
+            aside.unlink(missing_ok=True)
+            with open(aside, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, path)
+        except OSError:
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)  # on a full disk it would take the room that is left
+            raise
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def check_output(path: Path) -> None:
+    """Refuse what is no file: a file in the place of a device would stay there, for everybody."""
+    place = path.parent.resolve()
+    system = place == Path("/dev") or Path("/proc") in (place, *place.parents)
+    if system or (path.exists() and not (path.is_file() or path.is_dir())):
+        raise RunFolderError(f"{path} is a pipe or a device. Give the name of a file.")
 
 
 def write_text(path: Path, text: str, *, escape: bool = False) -> None:
@@ -100,15 +118,12 @@ def settings_at(folder: Path, round_: int) -> Path:
     return next((path for last, path in earlier_settings(folder) if last >= round_), folder / "config.toml")
 
 
-"""Settings of a run resumed with others: ``config-round-000010.toml`` held until round 10."""
-
-
-def keep_settings_until(folder: Path, held: Path | None, round_: int) -> None:
-    """Keep the settings of ``held`` as those that held until ``round_``; drop those of rounds to redo."""
+def keep_settings_until(folder: Path, held: str | None, round_: int) -> None:
+    """Keep ``held`` as the settings that held until ``round_``; drop those of rounds to redo."""
     place = folder / f"config-round-{round_:06d}.toml"
     with explained(place):
-        if held is not None and held != place:
-            write_bytes(place, held.read_bytes())
+        if held is not None:
+            write_text(place, held)
         for last, path in earlier_settings(folder):
             if last > round_ or (last == round_ and held is None):
                 path.unlink()

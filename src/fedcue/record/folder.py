@@ -11,6 +11,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -83,9 +84,11 @@ class RunFolder:
         """Release the folder; a process that dies releases it, too."""
         self._lock.release()
 
-    def write_config(self, settings: Mapping[str, Any]) -> None:
-        """Write ``config.toml``: every setting, the versions and the commit."""
-        write_text(self.path / "config.toml", tomli_w.dumps({**settings, "environment": environment()}))
+    def write_config(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Write ``config.toml``: every setting, the versions and the commit; return what it holds."""
+        whole = {**settings, "environment": environment()}
+        write_text(self.path / "config.toml", tomli_w.dumps(whole))
+        return whole
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Append one round to ``metrics.jsonl``."""
@@ -248,6 +251,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return summary
 
 
+@cache
 def environment() -> dict[str, str]:
     """Return the versions a result depends on."""
     versions = {name: version(name) for name in ("fedcue", "torch", "numpy")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcue.record.files import explained, without_formula
+from fedcue.record.files import explained, without_formula, write_bytes, write_text
 
 INK, PALE = "#0b62a4", "#e4eef6"
 _BUBBLES = 60
@@ -34,21 +35,23 @@ class PartitionMap:
         """Write ``partition.csv`` and ``partition.png`` into a folder and return their paths."""
         with explained(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            table, picture = folder / "partition.csv", folder / "partition.png"
-            self._write_csv(table)
-            self._draw(picture)
+        table, picture = folder / "partition.csv", folder / "partition.png"
+        write_text(table, self._as_csv(), escape=True)
+        write_bytes(picture, self._drawn())
         return [table, picture]
 
-    def _write_csv(self, path: Path) -> None:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["client", "domain", "class", "train_images", "test_images"])
-            for client, label in np.argwhere(self.train + self.test > 0).tolist():
-                names = self.clients[client], self.domains[client], self.classes[label]
-                counts = int(self.train[client, label]), int(self.test[client, label])
-                writer.writerow([*map(without_formula, names), *counts])
+    def _as_csv(self) -> str:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["client", "domain", "class", "train_images", "test_images"])
+        for client, label in np.argwhere(self.train + self.test > 0).tolist():
+            names = self.clients[client], self.domains[client], self.classes[label]
+            counts = int(self.train[client, label]), int(self.test[client, label])
+            writer.writerow([*map(without_formula, names), *counts])
+        return text.getvalue()
 
-    def _draw(self, path: Path) -> None:
+    def _drawn(self) -> bytes:
+        """Return the map as a PNG file."""
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
 
@@ -69,7 +72,9 @@ class PartitionMap:
         self._label(axes)
         axes.set_title(self.title, fontsize=10, loc="left", pad=16 if any(self.domains) else 6)
         axes.spines[["top", "right"]].set_visible(False)
-        figure.savefig(path, dpi=150, metadata={"Software": "fedcue"})
+        out = io.BytesIO()
+        figure.savefig(out, dpi=150, metadata={"Software": "fedcue"})
+        return out.getvalue()
 
     def _bubbles(self, axes: Any) -> Any:
         client, label = np.nonzero(self.train)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 from collections.abc import Mapping
@@ -16,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedcue.errors import RunFolderError
-from fedcue.foreign import ordinary, text_of
+from fedcue.foreign import csv_of, ordinary, text_of
 
 Array = NDArray[Any]
 
@@ -79,9 +77,8 @@ def client_rows(path: Path) -> list[Client]:
     """Return the clients of ``clients.csv``, none if there is no file."""
     if not path.is_file():
         return []
-    csv.field_size_limit(2**24)
-    table = csv.DictReader(io.StringIO(text_of(path), newline=""))
-    split = "validation" if "validation_accuracy" in (table.fieldnames or ()) else "test"
+    headings, rows = csv_of(path)
+    split = "validation" if "validation_accuracy" in headings else "test"
     return [
         Client(
             id=int(row["id"]),
@@ -92,7 +89,7 @@ def client_rows(path: Path) -> list[Client]:
             test_size=int(row[f"{split}_size"]),
             accuracy=float(row[f"{split}_accuracy"]) if row[f"{split}_accuracy"] else None,
         )
-        for row in table
+        for row in rows
     ]
 
 

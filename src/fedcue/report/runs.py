@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedcue.errors import RunFolderError
-from fedcue.foreign import read_toml
+from fedcue.foreign import STRANGE, read_toml
 from fedcue.record.folder import read_metrics
 from fedcue.report.run_files import Array, Client, client_rows, is_written, json_object, last_words, tensors
 
@@ -148,7 +148,7 @@ def read_run(folder: Path) -> RunRecord:
         record = _read(folder)
         _ = (record.seed, record.total_rounds, record.analysis, record.snapshots)
         return record
-    except (RunFolderError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (RunFolderError, *STRANGE) as error:
         return RunRecord(folder, "damaged", problem=str(error))
 
 
@@ -158,7 +158,7 @@ def finished_run(folder: Path) -> RunRecord:
         record = _read(folder)
         _check_numbers(record)
         return record
-    except (RunFolderError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (RunFolderError, *STRANGE) as error:
         raise RunFolderError(
             f"{folder} is not a finished run that can be read ({type(error).__name__}: {error}). "
             "Delete the folder and run it again."

@@ -77,6 +77,7 @@ class Run:
     memories: dict[int, ClientMemory] = field(default_factory=dict)
     totals: dict[str, Any] = field(default_factory=dict)
     accuracies: Accuracies | None = None
+    settings: dict[str, Any] = field(init=False)
     last: Checkpoint = field(init=False)
 
     def __post_init__(self) -> None:
@@ -154,7 +155,7 @@ class Run:
 
     def _start(self) -> ServerState:
         """Ask clients what the method wants to know before round 0, and make the first state of it."""
-        self.folder.write_config(dump(self.config))
+        self.settings = self.folder.write_config(dump(self.config))
         started, answered, failures = time.perf_counter(), 0, []
         asked = list(self.roster.schedule.first())
         self.budget.recount(self.folder.read_releases())
@@ -199,8 +200,8 @@ class Run:
         self.patience.add(*records)
         for record in records:
             self.observer.finished_round(record)
-        keep_settings(self.config, self.folder.path, checkpoint.state.round)
-        self.folder.write_config(dump(self.config))
+        keep_settings(self.config, self.folder.path, checkpoint)
+        self.settings = self.folder.write_config(dump(self.config))
         self.last = checkpoint
         return checkpoint.state
 
@@ -231,7 +232,8 @@ class Run:
             self.folder.write_snapshot(state.round, state.tensors)
         place, digest = self.folder.metrics_bytes, self.folder.metrics_digest
         memories, totals = dict(self.memories), {**self.totals, "releases": self.budget.released}
-        self.last = Checkpoint(state, memories, place, digest, totals, self.wire.memory())
+        transport, settings = self.wire.memory(), self.settings
+        self.last = Checkpoint(state, memories, place, digest, totals, transport, settings)
         every = self.config.checkpoint.every
         if every and (state.round % every == 0 or state.round == self.config.rounds):
             self.folder.checkpoints.write(self.last)

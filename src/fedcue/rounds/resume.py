@@ -9,17 +9,23 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from fedcue.clients.roster import Roster
 from fedcue.config.layers import dump, resolve
 from fedcue.config.recipes import import_paths, read_settings
 from fedcue.config.scope import FREE_AT_RESUME, NOT_IN_LABELS, Scope, scope_of
 from fedcue.config.settings import RunConfig
 from fedcue.config.words import flat, typed
-from fedcue.errors import ConfigError, RunFolderError
+from fedcue.errors import ConfigError, RunFolderError, many
 from fedcue.privacy.differential import DifferentialPrivacy
+from fedcue.record.checkpoint import Checkpoint
 from fedcue.record.files import earlier_settings, keep_settings_until, settings_at
-from fedcue.record.folder import RunFolder
+from fedcue.record.folder import RunFolder, environment
 from fedcue.types import ServerState
+
+_MOVES_BITS = ("device", "engine.together", "environment.")
+"""What belongs to a machine and changes the last bits of what it computes."""
 
 
 def default_folder(config: RunConfig) -> Path:
@@ -32,15 +38,23 @@ def default_folder(config: RunConfig) -> Path:
 
 def check_same_run(config: RunConfig, folder: Path) -> None:
     """Refuse to go on with another method, other data or other clients than the run began with."""
-    privacy = config.privacy
-    settled = isinstance(privacy, DifferentialPrivacy) and privacy.noise is None
-    change = differing(config, folder, FREE_AT_RESUME, fixed=("rounds",) if settled else ())
+    change = differing(config, folder, FREE_AT_RESUME, _fixed(config))
     if change:
-        reason = " (the noise of privacy=dp was settled for its rounds)" if "rounds=" in change else ""
         raise RunFolderError(
-            f"{folder} holds another run: {change}{reason}. Go on with fedcue resume {folder}, or give "
+            f"{folder} holds another run: {_with_reason(change)}. Go on with fedcue resume {folder}, or give "
             "another --out."
         )
+
+
+def _fixed(config: RunConfig) -> tuple[str, ...]:
+    """Return what may not change although its scope allows it: rounds for which noise was settled."""
+    privacy = config.privacy
+    settled = isinstance(privacy, DifferentialPrivacy) and privacy.noise is None
+    return ("rounds",) if settled else ()
+
+
+def _with_reason(change: str) -> str:
+    return f"{change} (the noise of privacy=dp was settled for its rounds)" if "rounds=" in change else change
 
 
 def differing(config: RunConfig, folder: Path, free: tuple[Scope, ...], fixed: tuple[str, ...] = ()) -> str:
@@ -49,10 +63,16 @@ def differing(config: RunConfig, folder: Path, free: tuple[Scope, ...], fixed: t
     A setting that did not exist yet when the run was made counts as its default.
     """
     try:
-        there = _settings(folder / "config.toml", config)
+        there = _settings(read_settings(folder / "config.toml"), config)
     except ConfigError as error:
         return f"its config.toml is damaged or of another version ({error})"
-    asked = flat(dump(config))
+    return _difference(there, _now(config), free, fixed)
+
+
+def _difference(
+    held: Mapping[str, Any], now: Mapping[str, Any], free: tuple[Scope, ...], fixed: tuple[str, ...]
+) -> str:
+    there, asked = flat(held), flat(now)
     for key in [*asked, *there]:
         matters = scope_of(key) not in free or key in fixed
         if there.get(key) != asked.get(key) and matters:
@@ -60,23 +80,56 @@ def differing(config: RunConfig, folder: Path, free: tuple[Scope, ...], fixed: t
     return ""
 
 
-def _settings(path: Path, config: RunConfig) -> dict[str, Any]:
-    """Return the settings in a run's file, which may name no class by import path that ``config`` has not."""
-    given = read_settings(path)
-    return flat(dump(resolve(given, name=str(given.get("recipe")), trusted=import_paths(dump(config)))))
+def _settings(given: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
+    """Return all settings that a run left, and the versions it was done with.
+
+    They may name no class by import path that ``config`` has not.
+    """
+    found = dump(resolve(given, name=str(given.get("recipe")), trusted=import_paths(dump(config))))
+    versions = given.get("environment")
+    named = versions.items() if isinstance(versions, Mapping) else ()
+    return {**found, "environment": {name: str(value) for name, value in named}}
 
 
-def keep_settings(config: RunConfig, folder: Path, round_: int) -> None:
-    """Keep the settings that held until now beside the new ones, if what follows is done otherwise."""
-    held = settings_at(folder, round_)
-    different = _changes(_settings(held, config), flat(dump(config)))
-    keep_settings_until(folder, held if different else None, round_)
+def _now(config: RunConfig) -> dict[str, Any]:
+    return {**dump(config), "environment": environment()}
+
+
+def keep_settings(config: RunConfig, folder: Path, checkpoint: Checkpoint) -> None:
+    """Keep the settings that held until now beside the new ones, if what follows is done otherwise.
+
+    A checkpoint knows its own: ``config.toml`` may have been changed by hand.
+    """
+    round_ = checkpoint.state.round
+    given = checkpoint.settings
+    if given is None:
+        given = read_settings(settings_at(folder, round_))
+    try:
+        held = _settings(given, config)
+    except ConfigError as error:
+        raise RunFolderError(
+            f"The settings in the checkpoint of round {round_} cannot be read ({error}). Start again with "
+            "--overwrite or another --out."
+        ) from error
+    now = _now(config)
+    change = _difference(held, now, FREE_AT_RESUME, _fixed(config))
+    if change:
+        raise RunFolderError(
+            f"{folder / 'config.toml'} is not what it was in round {round_}: {_with_reason(change)}. "
+            "Put it back, or give another --out."
+        )
+    if config.rounds < round_:
+        raise RunFolderError(
+            f"{folder} has {many(round_, 'round')} already, asked for rounds={config.rounds}. Give "
+            f"rounds={round_} or more, or another --out."
+        )
+    keep_settings_until(folder, tomli_w.dumps(held) if _changes(held, now) else None, round_)
 
 
 def changed_settings(config: RunConfig, folder: Path) -> list[dict[str, Any]]:
     """Say which settings changed when the run was resumed, and from which round on the new ones held."""
     earlier = earlier_settings(folder)
-    tables = [*(_settings(path, config) for _, path in earlier), flat(dump(config))]
+    tables = [*(_settings(read_settings(path), config) for _, path in earlier), _now(config)]
     return [
         {"from_round": last + 1, "settings": _changes(before, after)}
         for (last, _), before, after in zip(earlier, tables, tables[1:], strict=False)
@@ -84,12 +137,13 @@ def changed_settings(config: RunConfig, folder: Path) -> list[dict[str, Any]]:
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the settings that shape a result and differ; how many rounds there are shapes none of them."""
-    keys = [key for key in dict.fromkeys([*before, *after]) if before.get(key) != after.get(key)]
+    """Return what shapes a result, or its last bits, and differs; how many rounds there are shapes none."""
+    was, now = flat(before), flat(after)
+    keys = [key for key in dict.fromkeys([*was, *now]) if was.get(key) != now.get(key)]
     return {
-        key: {"before": before.get(key), "now": after.get(key)}
+        key: {"before": was.get(key), "now": now.get(key)}
         for key in keys
-        if scope_of(key) not in NOT_IN_LABELS and key != "rounds"
+        if (scope_of(key) not in NOT_IN_LABELS and key != "rounds") or key.startswith(_MOVES_BITS)
     }
 
 

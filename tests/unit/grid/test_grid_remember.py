@@ -166,3 +166,19 @@ def test_a_damaged_run_is_named(table: RunTable) -> None:
     with pytest.raises(RunFolderError, match="is not a finished run that can be read"):
         plan.run(Watching())
     assert table.rows() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("clients.csv", "id,test_accuracy,test_size,heldout\n1,inf,3,false\n"),
+        ("clients.csv", "id\n" + "a" * 2**25),
+        ("summary.json", '{"domains": [1]}'),
+        ("config.toml", "environment = 3\n"),
+    ],
+)
+def test_whatever_a_runs_files_hold_it_is_read_or_refused(tmp_path: Path, name: str, content: str) -> None:
+    write_run(tmp_path / "run", load("default", []))
+    (tmp_path / "run" / name).write_text(content)
+    with pytest.raises(RunFolderError, match="is not a finished run that can be read"):
+        read_entry(tmp_path / "run", {})

@@ -51,3 +51,19 @@ def test_a_checkpoint_with_a_changed_number_is_passed_over(tmp_path: Path) -> No
     data[-1] ^= 1
     newest.write_bytes(data)
     assert kept.newest().state.round == 2
+
+
+@pytest.mark.parametrize("kind", ["hole", "header", "tensors", "no table", "no offsets"])
+def test_a_file_that_is_not_as_long_as_it_says_is_not_read(tmp_path: Path, kind: str) -> None:
+    kept = Checkpoints(tmp_path / "checkpoints", 2)
+    kept.write(checkpoint(2))
+    heads = {"no table": b"[]", "no offsets": b'{"head": 3}'}
+    with open(tmp_path / "checkpoints" / "round-000003.ckpt", "wb") as file:
+        file.write(bytes(32))
+        if kind == "header":
+            file.write((2**62).to_bytes(8, "little"))
+        elif kind != "hole":
+            head = heads.get(kind, b'{"head": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}')
+            file.write((2).to_bytes(8, "little") + b"{}" + len(head).to_bytes(8, "little") + head)
+        file.truncate(2**40)  # more than there is memory
+    assert kept.newest().state.round == 2

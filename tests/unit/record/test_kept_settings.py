@@ -11,6 +11,10 @@ from fedcue.record.files import earlier_settings, keep_settings_until, settings_
 from fedcue.record.folder import RunFolder
 
 
+def keep(folder: Path, round_: int) -> None:
+    keep_settings_until(folder, settings_at(folder, round_).read_text(), round_)
+
+
 def names(folder: Path) -> dict[int, str]:
     return {last: path.read_text() for last, path in earlier_settings(folder)}
 
@@ -18,21 +22,19 @@ def names(folder: Path) -> dict[int, str]:
 def test_settings_are_kept_until_the_round_they_held_for(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("A")
     assert settings_at(tmp_path, 4) == tmp_path / "config.toml"
-    keep_settings_until(tmp_path, settings_at(tmp_path, 4), 4)
+    keep(tmp_path, 4)
     (tmp_path / "config.toml").write_text("B")
     assert names(tmp_path) == {4: "A"}
-    keep_settings_until(
-        tmp_path, settings_at(tmp_path, 4), 4
-    )  # stopped again before a round was done: B held for none
+    keep(tmp_path, 4)  # stopped again before a round was done: B held for none
     assert names(tmp_path) == {4: "A"}
-    keep_settings_until(tmp_path, settings_at(tmp_path, 9), 9)
+    keep(tmp_path, 9)
     assert names(tmp_path) == {4: "A", 9: "B"}
 
 
 def test_a_run_that_goes_back_forgets_settings_of_rounds_it_does_again(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("B")
     (tmp_path / "config-round-000010.toml").write_text("A")
-    keep_settings_until(tmp_path, settings_at(tmp_path, 8), 8)
+    keep(tmp_path, 8)
     assert names(tmp_path) == {8: "A"}
     keep_settings_until(tmp_path, None, 5)  # with the settings of the start again
     assert names(tmp_path) == {}

@@ -55,6 +55,24 @@ def test_a_damaged_file_damages_one_run_and_not_the_report(tmp_path: Path, name:
         assert failures(runs)[0].text
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("clients.csv", "id,name\n1," + "a" * 2**25),  # more than a cell of a table may hold
+        ("config.toml", "seed = inf\n"),
+        ("config.toml", "rounds = inf\n"),
+    ],
+)
+def test_a_cell_too_large_and_a_number_that_is_none_are_damage(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    folder = write_run(tmp_path / "run")
+    (folder / name).write_text(content)
+    assert read_run(folder).state == "damaged"
+    with pytest.raises(RunFolderError, match="not a finished run"):
+        finished_run(folder)
+
+
 def test_tensors_of_a_type_that_numpy_lacks_are_damage(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     header = b'{"head":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}'

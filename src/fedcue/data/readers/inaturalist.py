@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from fedcue.data.dataset import Dataset
 from fedcue.data.readers import folders
 from fedcue.data.readers.folders import Item, find_file
 from fedcue.errors import DataError
-from fedcue.foreign import text_of
+from fedcue.foreign import csv_of
 
 TRAIN_LIST, TEST_LIST = "federated_train_user_120k.csv", "test.csv"
 
@@ -44,8 +42,8 @@ def _listed(file: Path, paths: Mapping[str, Path], root: Path, is_test: bool) ->
             "data.split=own to test on a part of each user's training images."
         )
     try:
-        rows = list(csv.DictReader(io.StringIO(text_of(file), newline="")))
-    except (OSError, ValueError, csv.Error) as error:
+        rows = list(csv_of(file)[1])
+    except (OSError, ValueError) as error:
         raise DataError(f"{file} cannot be read ({error}). Unpack it again.") from error
     wanted = {"image_id", "class"} if is_test else {"user_id", "image_id", "class"}
     if not rows or not all(row.get(column) for row in rows for column in wanted):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +13,7 @@ from fedcue.data.readers.image_folder import LISTS
 from fedcue.data.readers.parquet import read_columns
 from fedcue.data.readers.root import closed
 from fedcue.errors import DataError, shown
-from fedcue.foreign import expanded, is_there, text_of
+from fedcue.foreign import csv_of, expanded, is_there
 
 COLUMNS = ("path", "label", "client", "domain", "split")
 SPLITS = {**dict.fromkeys(("", *TRAIN_NAMES), False), **dict.fromkeys(TEST_NAMES, True)}
@@ -56,17 +54,17 @@ def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
         yield from read_columns(file, ("path", "label"), COLUMNS).to_pylist()
         return
     try:
-        reader = csv.DictReader(io.StringIO(text_of(file).removeprefix("\ufeff"), newline=""))
-        if not {"path", "label"} <= set(reader.fieldnames or ()):
-            found = ", ".join((reader.fieldnames or ["nothing"])[:8])
+        headings, rows = csv_of(file)
+        if not {"path", "label"} <= set(headings):
+            found = ", ".join((headings or ["nothing"])[:8])
             raise DataError(f"{file} must begin with path,label[,client,domain,split]; it has {found}.")
-        yield from reader
+        yield from rows
     except PermissionError as error:
         raise closed(file) from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{file} is no list in UTF-8 ({error}). Save it as CSV in UTF-8.") from error
     except (OSError, ValueError) as error:
-        raise DataError(f"{file} cannot be read ({error}). Save a long list as Parquet.") from error
+        raise DataError(
+            f"{file} cannot be read ({error}). Save it as CSV in UTF-8, a long list as Parquet."
+        ) from error
 
 
 def _item(file: Path, number: int, row: Mapping[str, Any]) -> Item:
