@@ -56,11 +56,18 @@ def text_of(path: Path) -> str:
     return _bytes_of(path).decode()
 
 
-def csv_of(path: Path, *, strict: bool = False) -> tuple[list[str], Iterator[dict[str, Any]]]:
-    """Return the headings and then the rows of a CSV file in UTF-8; what is none is a ValueError."""
+def csv_of(
+    path: Path, *, strict: bool = False, marks: str = ","
+) -> tuple[list[str], Iterator[dict[str, Any]]]:
+    """Return the headings and then the rows of a CSV file in UTF-8; what is none is a ValueError.
+
+    Between columns stands that of the ``marks`` which the first line has most of.
+    """
     csv.field_size_limit(_MAX_CELL)
     text = io.TextIOWrapper(io.BytesIO(_bytes_of(path)), encoding="utf-8-sig", newline="")
-    reader = csv.DictReader(text, strict=strict)
+    first = text.readline(_MAX_CELL)
+    text.seek(0)
+    reader = csv.DictReader(text, strict=strict, delimiter=max(marks, key=first.count))
     try:
         return list(reader.fieldnames or ()), _rows_of(reader)
     except csv.Error as error:

@@ -173,7 +173,8 @@ def check(
     if as_json:
         typer.echo(json.dumps({**asdict(report), "clean": report.clean}))
     else:
-        clients = f", {many(report.clients, 'client')}" if report.clients else ""
+        groups = ((report.clients, "client"), (report.domains, "domain"))
+        who = "".join(f", {many(number, noun)}" for number, noun in groups if number)
         console = Console(soft_wrap=True)
         for kind, found, more in report.first_of_each_kind(SHOWN):
             for finding in found:
@@ -182,7 +183,7 @@ def check(
                 console.print(f"{kind}: {more:,} more (--json lists all)", highlight=False)
         console.print(
             f"{report.name}: {report.train:,} training and {many(report.test, 'test image')}, "
-            f"{many(report.classes, 'class', 'classes')}{clients}; {many(len(report.findings), 'problem')}",
+            f"{many(report.classes, 'class', 'classes')}{who}; {many(len(report.findings), 'problem')}",
             highlight=False,
         )
     if not report.clean:

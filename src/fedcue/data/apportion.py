@@ -131,6 +131,11 @@ def check_supply(
 ) -> None:
     """Refuse what no rule could share out: too few images, or test images of an untrained class."""
     for kind, available in (("training", train), ("test", test)):
+        if not available.any():
+            raise PartitionError(
+                f"There is no {kind} image{place}. Give more: without a test split, a share of each class is "
+                "tested on (data.test_share), but never its last image."
+            )
         if available.sum() < clients:
             raise PartitionError(
                 f"{clients} clients cannot share {available.sum()} {kind} images{place}: every client needs "

@@ -19,11 +19,13 @@ Kind = Literal[
     "class without training images",
     "class without test images",
     "client without test images",
+    "training image without client",
     "duplicate",
 ]
 
 _NOTHING_TO_TELL = "there is nothing to tell apart; give the folder that holds the folders of all classes"
-_UNTESTED = "it would not be tested; data.test_share=0.2 sets a share of its images aside"
+_UNTESTED = "a run leaves it out; data.test_share=0.2 sets a share of its images aside to test on"
+_NOBODYS = "no client trains on it; say whose it is"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Report:
     test: int
     classes: int
     clients: int
+    domains: int
     findings: tuple[Finding, ...]
 
     def first_of_each_kind(self, number: int) -> Iterator[tuple[str, list[Finding], int]]:
@@ -68,6 +71,7 @@ def check(options: DataOptions, seed: int = 0, progress: Callable[[int, int], No
         test=len(dataset.test),
         classes=len(dataset.classes),
         clients=len(dataset.owner_names),
+        domains=len(dataset.domain_names),
         findings=tuple(findings),
     )
 
@@ -91,6 +95,11 @@ def _gaps(dataset: Dataset) -> list[Finding]:
         findings += [
             Finding("client without test images", dataset.owner_names[owner], _UNTESTED)
             for owner in np.flatnonzero(~tested).tolist()
+        ]
+        nobodys = np.flatnonzero(~dataset.is_test & (dataset.owners < 0))
+        findings += [
+            Finding("training image without client", dataset.images.describe(image), _NOBODYS)
+            for image in nobodys.tolist()
         ]
     return findings
 

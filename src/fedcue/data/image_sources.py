@@ -45,6 +45,10 @@ class UnreadableError(DataError):
         self.where, self.reason = where, reason
 
 
+class UnknownRangeError(ValueError):
+    """Nothing says which of an image's numbers is black and which is white."""
+
+
 def decode(
     images: ImageSource, index: int, size: int, max_pixels: int = PILLOW_LIMIT // 2
 ) -> NDArray[np.uint8]:
@@ -62,6 +66,8 @@ def decode(
         reason = "there is no such file"
     except UnidentifiedImageError:
         reason = f"it is no {', '.join(FORMATS)} image"
+    except UnknownRangeError as error:
+        reason = str(error)
     except Exception as error:  # decoders of foreign bytes fail in many ways; all mean: unreadable
         reason = f"{type(error).__name__}: {error}"[:300]
     raise UnreadableError(images.describe(index), reason)
@@ -83,6 +89,8 @@ def upright_rgb(image: Image.Image) -> Image.Image:
         ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith("I"):  # 16 bits per pixel, which Pillow would clip at 255
         return _banded(image, _eight_bits)
+    if image.mode == "F":
+        _require_range(image)
     if image.has_transparency_data:
         return _banded(image, _over_white)
     return image if image.mode == "RGB" else image.convert("RGB")
@@ -101,6 +109,13 @@ def _banded(image: Image.Image, change: Callable[[Image.Image], Image.Image]) ->
 def _eight_bits(band: Image.Image) -> Image.Image:
     wide = np.asarray(band).astype(np.float64)
     return Image.fromarray(np.clip(np.round(wide / 257), 0, 255).astype(np.uint8))
+
+
+def _require_range(image: Image.Image) -> None:
+    """Refuse floating-point numbers that Pillow would cut at 0 and 255: from 0 to 1 they would be black."""
+    low, high = np.asarray(image.getextrema(), dtype=np.float64).tolist()
+    if not (low >= 0 and 1 < high <= 255):
+        raise UnknownRangeError(f"its numbers go from {low:.4g} to {high:.4g}, not to 255: save it in 8 bits")
 
 
 def _over_white(band: Image.Image) -> Image.Image:

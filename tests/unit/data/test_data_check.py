@@ -7,6 +7,7 @@ from support.data_files import save_picture
 from fedcue.data.check import check
 from fedcue.data.readers.digits import Digits
 from fedcue.data.readers.image_folder import FederatedFolder, Folder
+from fedcue.data.readers.manifest import Manifest
 
 
 def test_everything_wrong_with_a_folder_is_listed(tmp_path: Path) -> None:
@@ -46,6 +47,19 @@ def test_clients_without_test_images_are_listed(tmp_path: Path) -> None:
     ]
     assert "data.test_share" in report.findings[0].why
     assert report.clients == 2
+
+
+def test_training_images_of_nobody_are_listed(tmp_path: Path) -> None:
+    for number in range(6):
+        save_picture(tmp_path / f"{number}.png", number)
+    rows = [
+        f"{number}.png,owl,{'' if number == 4 else 'north'},{'test' * (number > 4)}" for number in range(6)
+    ]
+    (tmp_path / "manifest.csv").write_text("\n".join(["path,label,client,split", *rows]))
+    found = [one for one in check(Manifest(root=tmp_path)).findings if "without client" in one.kind]
+    assert [(one.kind, one.where) for one in found] == [
+        ("training image without client", str(tmp_path / "4.png"))
+    ]
 
 
 def test_a_clean_dataset_is_clean() -> None:

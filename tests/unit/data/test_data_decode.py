@@ -61,6 +61,17 @@ def test_a_damaged_orientation_does_not_lose_the_picture(
     assert np.array_equal(decode(FileImages([path]), 0, 6).transpose(1, 2, 0), np.asarray(picture(1)))
 
 
+@pytest.mark.parametrize("numbers", [(0, 1), (-4, 200), (0, 4095), (0, np.nan)])
+def test_floating_point_numbers_that_do_not_end_at_255_are_refused(
+    tmp_path: Path, numbers: tuple[float, float]
+) -> None:
+    Image.fromarray(np.array([numbers], dtype=np.float32)).save(tmp_path / "x.tif")
+    with pytest.raises(DataError, match=r"Cannot read .*x\.tif \(its numbers go from .* save it in 8 bits\)"):
+        decode(FileImages([tmp_path / "x.tif"]), 0, 6)
+    Image.fromarray(np.array([[0, 255]], dtype=np.float32)).save(tmp_path / "x.tif")
+    assert decode(FileImages([tmp_path / "x.tif"]), 0, 2).max() == 255
+
+
 def test_resizing_is_bicubic_and_goes_straight_to_the_square(tmp_path: Path) -> None:
     path = tmp_path / "x.png"
     image = picture(1, 32).crop((0, 0, 32, 20))

@@ -34,6 +34,8 @@ class LeftOut:
     """Clients with enough training images and too few test images."""
     test_images: int = 0
     """Test images that belong to nobody and show a class that no client trains on."""
+    nobodys: int = 0
+    """Images that would be used if it were known whose they are."""
     min_train: int = 0
     min_test: int = 0
 
@@ -50,6 +52,11 @@ class LeftOut:
                 f"{counted(self.few_test)} left out: {_fewer(self.min_test, 'test')}. "
                 "Give partition=natural partition.untested=train to let them train, or data.test_share=0.2 "
                 "to test them on a part of their training images."
+            )
+        if self.nobodys:
+            notes.append(
+                f"{many(self.nobodys, 'image')} of no client or domain: not used. Say whose each image is, "
+                "or give partition=dirichlet, which does not ask."
             )
         if self.test_images:
             notes.append(f"{self.test_images:,} test images show classes that no client trains on: not used.")

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from fedcue.data.dataset import Dataset, Indices
-from fedcue.data.partition.base import LabelSkew, Partition, PartitionOptions, assemble, share_out
+from fedcue.data.partition.base import LabelSkew, LeftOut, Partition, PartitionOptions, assemble, share_out
 from fedcue.data.partition.iid import IID
 from fedcue.data.partition.pathological import Pathological
 from fedcue.errors import PartitionError
@@ -41,7 +41,8 @@ class ByDomain(PartitionOptions):
             test.extend(parts[1])
             several = range(self.clients_per_domain)
             names.extend([domain] if len(several) == 1 else [f"{domain}-{client}" for client in several])
-        return assemble(dataset, train, test, names)
+        nowhere = LeftOut(nobodys=int((dataset.domains < 0).sum()))
+        return assemble(dataset, train, test, names, nowhere)
 
     def _rule(self) -> LabelSkew:
         if self.classes_per_client is None:

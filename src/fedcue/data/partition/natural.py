@@ -79,12 +79,14 @@ class Natural(PartitionOptions):
         return [], []
 
     def _left_out(self, dataset: Dataset, chosen: list[int], enough: list[int], train: Parts) -> LeftOut:
+        assert dataset.owners is not None
         names = dataset.owner_names
         trained = np.unique(dataset.labels[np.concatenate([train[owner] for owner in chosen])])
         large, kept = set(enough), set(chosen if self.clients is None else enough)
         return LeftOut(
             few_training=tuple(name for owner, name in enumerate(names) if owner not in large),
             few_test=tuple(name for owner, name in enumerate(names) if owner in large - kept),
+            nobodys=int((~dataset.is_test & (dataset.owners < 0)).sum()),
             test_images=int((~np.isin(dataset.labels[_ownerless(dataset)], trained)).sum()),
             min_train=self.min_train,
             min_test=self.min_test,

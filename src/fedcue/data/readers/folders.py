@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,9 +14,12 @@ from fedcue.data.image_sources import FileImages
 from fedcue.data.readers.root import closed
 from fedcue.errors import DataError
 
-SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+SUFFIXES = frozenset(
+    {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)
 TRAIN_NAMES = ("train", "training")
-TEST_NAMES = ("test", "val", "valid", "validation")
+TEST_NAMES = ("test", "testing", "val", "valid", "validation")
+"""Names of the split that is tested on; where there are several, the first of these is."""
 
 LEFTOVERS = frozenset({"__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found"})
 """Folders that systems and archives leave behind."""
@@ -61,33 +64,44 @@ def build(
 def folders(root: Path) -> list[Path]:
     """Return the folders in ``root`` in order of their names, hidden ones and leftovers left out."""
     try:
-        found = (path for path in root.iterdir() if path.name not in LEFTOVERS)
-        return sorted(path for path in found if path.is_dir() and not path.name.startswith("."))
+        return sorted(path for path in root.iterdir() if path.is_dir() and not _leftover(path.name))
     except PermissionError as error:
         raise closed(root) from error
 
 
 def images(folder: Path) -> list[Path]:
     """Return the image files in and below ``folder`` in order of their paths, hidden ones left out."""
-    return sorted(_found(folder))
+    return sorted(files(folder, SUFFIXES))
 
 
 def holds_images(folder: Path) -> bool:
     """Tell whether there is an image file in or below ``folder``; the first one found ends the search."""
-    return next(_found(folder), None) is not None
+    return next(files(folder, SUFFIXES), None) is not None
 
 
-def _found(folder: Path) -> Iterator[Path]:
+def files(folder: Path, suffixes: Collection[str]) -> Iterator[Path]:
+    """Yield the files with these suffixes in and below ``folder``, hidden ones and leftovers left out."""
+
     def refuse(error: OSError) -> None:
         raise closed(error.filename) from error
 
-    for place, _, names in os.walk(folder, onerror=refuse):
-        yield from (Path(place) / name for name in names if is_image(name))
+    for place, inner, names in os.walk(folder, onerror=refuse):
+        inner[:] = [name for name in inner if not _leftover(name)]
+        yield from (Path(place) / name for name in names if suffix(name) in suffixes)
+
+
+def suffix(name: str) -> str:
+    """Return how a file's name ends, in small letters; a hidden file has no such end."""
+    return "" if name.startswith(".") else os.path.splitext(name)[1].lower()
+
+
+def _leftover(folder: str) -> bool:
+    return folder.startswith(".") or folder in LEFTOVERS
 
 
 def is_image(name: str) -> bool:
     """Tell whether a file's name is that of an image that is read."""
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES
+    return suffix(name) in SUFFIXES
 
 
 def find_file(root: Path, *names: str) -> Path | None:

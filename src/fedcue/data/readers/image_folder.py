@@ -12,6 +12,7 @@ from pydantic import Field
 
 from fedcue.data.dataset import Dataset
 from fedcue.data.options import DataOptions
+from fedcue.data.readers.aside import left_aside, named, unread_formats
 from fedcue.data.readers.folders import (
     TEST_NAMES,
     TRAIN_NAMES,
@@ -27,6 +28,8 @@ from fedcue.errors import DataError, many
 
 LISTS = ("manifest.csv", "manifest.parquet")
 """Lists of images that the dataset ``manifest`` reads."""
+
+SPLIT_NAMES = TRAIN_NAMES + TEST_NAMES
 
 LayoutName = Literal["classes", "splits", "split-domains", "domains", "clients"]
 
@@ -56,9 +59,11 @@ class Folder(DataOptions):
         layout = recognise_layout(root) if self.layout == "auto" else self.layout
         items, classes = LAYOUTS[layout].read(root)
         if not items:
-            raise DataError(f"{root} holds no image as {LAYOUTS[layout].looks_like}. {_others(layout)}")
+            missing = f"{root} holds no image as {LAYOUTS[layout].looks_like}. {_others(layout)}"
+            raise DataError(" ".join([missing, *unread_formats(root)]))
         dataset = build(self.name, items, classes=classes)
-        return dataset if self.layout != "auto" else replace(dataset, notes=(_told(dataset, root, layout),))
+        told = (_told(dataset, root, layout),) if self.layout == "auto" else ()
+        return replace(dataset, notes=(*told, *left_aside(root, items)))
 
 
 class FederatedFolder(Folder):
@@ -82,7 +87,12 @@ def recognise_layout(root: Path) -> LayoutName:
     train = _part(root, TRAIN_NAMES)
     if train in top and not _has_images(train):
         return "split-domains" if _inside(train) == "domains" else "splits"
-    if top and all(_part(path, TRAIN_NAMES + TEST_NAMES) for path in top):
+    if top and all(path.name.lower() in SPLIT_NAMES for path in top):
+        raise DataError(_unlabelled(root, top))
+    parts = [_part(path, SPLIT_NAMES) for path in top]
+    if parts and all(parts):
+        if not any(folders(part) for part in parts if part):
+            raise DataError(_turned(root))
         return "clients"
     return _inside(root)
 
@@ -175,22 +185,23 @@ def _told(dataset: Dataset, root: Path, layout: LayoutName) -> str:
         )
         if names
     ]
-    lists = [
+    more = [
+        f" {what}: {named(names)}."
+        for names, what in (
+            (dataset.classes, "Classes"),
+            (dataset.domain_names, "Domains"),
+            (dataset.owner_names, "Clients"),
+        )
+        if names
+    ]
+    more += [
         f" Its {name} is left aside: data=manifest reads it." for name in LISTS if (root / name).is_file()
     ]
-    if aside := _left_aside(root, layout):
-        lists.append(f" Folders left aside: {aside}.")
+    top = folders(root)
+    if len(top) == 1 and len(folders(top[0])) > 1:
+        more.append(f" It holds one folder: if that only wraps the others, give data.root={top[0]}.")
     said = f"{root} is read as {LAYOUTS[layout].looks_like}: {', '.join(counts)}."
-    return f"{said}{''.join(lists)} {_others(layout)}"
-
-
-def _left_aside(root: Path, layout: LayoutName) -> str:
-    """Name the folders of images beside train and test that a layout of splits does not read."""
-    if not layout.startswith("split"):
-        return ""
-    read = (_part(root, TRAIN_NAMES), _part(root, TEST_NAMES))
-    counts = {path.name: len(images(path)) for path in folders(root) if path not in read}
-    return ", ".join(f"{name} ({many(number, 'image')})" for name, number in counts.items() if number)
+    return f"{said}{''.join(more)} {_others(layout)}"
 
 
 def _others(layout: str) -> str:
@@ -198,11 +209,29 @@ def _others(layout: str) -> str:
     return f"If that is wrong, give data.layout={others}, or a manifest (data=manifest)."
 
 
+def _unlabelled(root: Path, splits: list[Path]) -> str:
+    names = " and ".join(path.name for path in splits)
+    return (
+        f"{root} has images directly in {names}: nothing says what they show. Put them into one folder per "
+        f"class, {splits[0].name}/CLASS/x.jpg, or list them in a file manifest.csv with the columns "
+        "path,label,split and give data=manifest."
+    )
+
+
+def _turned(root: Path) -> str:
+    return (
+        f"{root} is laid out as CLASS/train/x.jpg, which is not read. Make it train/CLASS/x.jpg and "
+        "test/CLASS/x.jpg, or list the images in a file manifest.csv with the columns path,label,split and "
+        "give data=manifest."
+    )
+
+
 def _flat(root: Path) -> str:
     with os.scandir(root) as entries:
         found = sorted(entry.name for entry in entries if is_image(entry.name))
     if not found:
-        return f"{root} has no images and no folders. Give data.root the folder that holds your images."
+        empty = f"{root} has no images and no folders. Give data.root the folder that holds your images."
+        return " ".join([empty, *unread_formats(root)])
     listed = next((name for name in LISTS if (root / name).is_file()), None)
     if listed:
         return (

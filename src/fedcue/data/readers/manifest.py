@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,11 +14,13 @@ from fedcue.data.readers.folders import TEST_NAMES, TRAIN_NAMES, Item, build
 from fedcue.data.readers.image_folder import LISTS
 from fedcue.data.readers.parquet import read_columns
 from fedcue.data.readers.root import closed
-from fedcue.errors import DataError, shown
+from fedcue.errors import DataError, many, shown
 from fedcue.foreign import csv_of, expanded, is_there
 
 COLUMNS = ("path", "label", "client", "domain", "split")
-SPLITS = {**dict.fromkeys(("", *TRAIN_NAMES), False), **dict.fromkeys(TEST_NAMES, True)}
+_TRAINED = ("", *TRAIN_NAMES)
+_MARKS = ",;\t"
+"""What spreadsheets write between columns."""
 
 
 class Manifest(DataOptions):
@@ -27,14 +31,21 @@ class Manifest(DataOptions):
     def read(self) -> Dataset:
         """Read the list; paths are relative to the folder it lies in."""
         file = _find_manifest(self.root)
-        items = [_item(file, number, row) for number, row in enumerate(_rows(file), start=1)]
+        listed = [_listed(file, number, row) for number, row in enumerate(_rows(file), start=1)]
+        counts = Counter(split for _, split in listed)
+        tested = next((name for name in TEST_NAMES if name in counts), "")
+        items = [
+            item._replace(is_test=split not in _TRAINED)
+            for item, split in listed
+            if split in _TRAINED or split == tested
+        ]
         missing = [item.path for item in items if not is_there(item.path)]
         if missing:
             raise DataError(
                 f"{len(missing):,} of {len(items):,} images of {file} are not there (the first is "
                 f"{missing[0]}). Paths are relative to {file.parent}."
             )
-        return build(self.name, items)
+        return replace(build(self.name, items), notes=_left_aside(file, counts, tested))
 
 
 def _find_manifest(root: Path | None) -> Path:
@@ -54,11 +65,12 @@ def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
         yield from read_columns(file, ("path", "label"), COLUMNS).to_pylist()
         return
     try:
-        headings, rows = csv_of(file)
-        if not {"path", "label"} <= set(headings):
+        headings, rows = csv_of(file, marks=_MARKS)
+        names = {heading: heading.strip().lower() for heading in headings}
+        if not {"path", "label"} <= set(names.values()):
             found = ", ".join((headings or ["nothing"])[:8])
             raise DataError(f"{file} must begin with path,label[,client,domain,split]; it has {found}.")
-        yield from rows
+        yield from ({names.get(heading, ""): cell for heading, cell in row.items()} for row in rows)
     except PermissionError as error:
         raise closed(file) from error
     except (OSError, ValueError) as error:
@@ -67,13 +79,22 @@ def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
         ) from error
 
 
-def _item(file: Path, number: int, row: Mapping[str, Any]) -> Item:
-    """Return what one row says; an empty client, domain or split says nothing."""
+def _listed(file: Path, number: int, row: Mapping[str, Any]) -> tuple[Item, str]:
+    """Return the image of a row and its split; an empty client, domain or split says nothing."""
     value = {key: "" if row.get(key) is None else str(row[key]).strip() for key in COLUMNS}
     if not value["path"] or not value["label"]:
         raise DataError(f"Row {number} of {file} has no path or no label. Fill or remove it.")
     split = value["split"].lower()
-    if split not in SPLITS:
+    if split not in _TRAINED + TEST_NAMES:
         raise DataError(f"Row {number} of {file} has the split {shown(split)}. Give train or test.")
     path = file.parent / expanded(value["path"])
-    return Item(path, value["label"], SPLITS[split], value["domain"] or None, value["client"] or None)
+    return Item(path, value["label"], False, value["domain"] or None, value["client"] or None), split
+
+
+def _left_aside(file: Path, counts: Mapping[str, int], tested: str) -> tuple[str, ...]:
+    """Say which splits are neither trained nor tested on: a list may have val beside test."""
+    aside = [name for name in counts if name not in _TRAINED and name != tested]
+    if not aside:
+        return ()
+    counted = ", ".join(f"{name} ({many(counts[name], 'image')})" for name in aside)
+    return (f"{file} is tested on its split {tested}. Splits left aside: {counted}.",)

@@ -47,6 +47,11 @@ def test_test_images_of_an_untrained_class_are_refused() -> None:
         IID(clients=2).split(dataset.take(kept), rng(0, "partition"))
 
 
+def test_too_few_images_to_test_on_are_explained() -> None:
+    with pytest.raises(PartitionError, match="There is no test image. Give more: .*never its last image"):
+        IID(clients=1).split(balanced(2, 1, 0), rng(0, "partition"))
+
+
 @pytest.mark.parametrize("name", PARTITIONS.builtin)
 def test_every_partition_knows_its_name(name: str) -> None:
     assert PARTITIONS.get(name).name == name  # type: ignore[attr-defined]

@@ -35,6 +35,12 @@ def test_a_client_has_a_domain_if_all_its_training_images_are_of_one() -> None:
     assert assemble(dataset, parts, parts, ("one", "both", "unknown")).domains == ("domain-0", "", "")
 
 
+def test_images_of_no_domain_are_counted() -> None:
+    dataset = made(np.zeros(6), np.arange(6) >= 4, domains=[0, 0, 0, -1, 0, -1])
+    (note,) = ByDomain().split(dataset, rng(0, "partition")).notes
+    assert note.startswith("2 images of no client or domain: not used.")
+
+
 def test_a_client_that_is_alone_in_its_domain_has_its_name() -> None:
     labels, is_test = np.tile([0, 0, 1, 1], 4), np.tile([False, True], 8)
     dataset = made(labels, is_test, domains=np.repeat([0, 1], 8))

@@ -101,6 +101,12 @@ def test_owned_test_images_stay_with_their_owner() -> None:
     assert partition.notes == []
 
 
+def test_training_images_without_an_owner_are_counted() -> None:
+    dataset = made([0, 1, 0, 1, 0, 1], [0, 0, 0, 1, 1, 0], owners=[0, 0, -1, 0, -1, -1])
+    (note,) = Natural().split(dataset, rng(0, "partition")).notes
+    assert note.startswith("2 images of no client or domain: not used.")
+
+
 def four_owners() -> Dataset:
     """Make owners with 5, 5, 1 and 4 training images and 2, 0, 2 and 1 test images."""
     train, test = [5, 5, 1, 4], [2, 0, 2, 1]

@@ -78,6 +78,7 @@ def test_domains_are_recognised_told_and_can_be_denied(
     assert dataset.classes == ("cat", "dog")
     assert dataset.domain_names == ("photo", "sketch")
     assert f"{tmp_path} is read as DOMAIN/CLASS/x.jpg: 2 classes, 2 domains." in caplog.text
+    assert "Classes: cat, dog. Domains: photo, sketch." in caplog.text
     assert "data.layout=classes" in caplog.text
     assert "manifest.csv" not in caplog.text
     caplog.clear()
@@ -144,6 +145,96 @@ def test_a_split_that_is_left_aside_is_named(tmp_path: Path, caplog: pytest.LogC
         save_picture(tmp_path / split / "fox" / "2.png", number + 4)
     assert len(Folder(root=tmp_path).load(0)) == 4
     assert "Folders left aside: extra (2 images), val (2 images)." in caplog.text
+
+
+def test_a_split_that_is_left_aside_by_clients_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, place in enumerate(("a/train/owl", "a/val/owl", "a/test/owl", "b/train/fox", "b/test/fox")):
+        save_picture(tmp_path / place / "1.png", number)
+    for options in (Folder(root=tmp_path), FederatedFolder(root=tmp_path)):
+        assert len(options.load(0)) == 4
+    assert "Folders left aside: a/val (1 image)." in caplog.text
+
+
+def test_training_and_testing_are_a_pair(tmp_path: Path) -> None:
+    for number, split in enumerate(("training", "testing")):
+        save_picture(tmp_path / split / "owl" / "1.png", number)
+    assert Folder(root=tmp_path).read().is_test.tolist() == [False, True]
+
+
+def test_an_image_that_no_folder_explains_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for place in (
+        "overview.png",
+        "photo/cover.png",
+        "photo/dog/1.png",
+        "sketch/dog/1.png",
+        "sketch/cat/1.png",
+    ):
+        save_picture(tmp_path / place, len(place))
+    assert len(Folder(root=tmp_path, layout="domains").load(0)) == 3
+    assert "Images left aside, as no folder says what they show: overview.png, photo/cover.png" in caplog.text
+
+
+def test_images_in_formats_that_are_not_read_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for place in ("owl/1.HEIC", "owl/2.heic", "fox/deep/3.avif"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_bytes(b"")
+    counted = r"also holds 1 image \.avif, 2 images \.heic, which are left aside"
+    with pytest.raises(DataError, match=f"holds no image as CLASS.*{counted}"):
+        Folder(root=tmp_path).read()
+    save_picture(tmp_path / "owl" / "1.png", 1)
+    save_picture(tmp_path / "fox" / "1.jfif.png", 2)
+    Folder(root=tmp_path).load(0)
+    assert "also holds 1 image .avif, 2 images .heic, which are left aside" in caplog.text
+
+
+def test_hidden_folders_and_leftovers_below_a_class_hold_no_images_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for place in (
+        "owl/1.png",
+        "owl/.thumbnails/1.png",
+        "owl/@eaDir/1.png",
+        "fox/deep/__MACOSX/1.png",
+        "fox/2.png",
+    ):
+        save_picture(tmp_path / place, len(place))
+    assert len(Folder(root=tmp_path).load(0)) == 2
+    assert "left aside" not in caplog.text
+
+
+def test_splits_without_classes_are_not_taken_for_classes(tmp_path: Path) -> None:
+    for number, place in enumerate(("train/1.png", "test/2.png", "train/metadata/3.png")):
+        save_picture(tmp_path / place, number)
+    message = r"has images directly in test and train: .*test/CLASS/x\.jpg.*columns path,label,split"
+    with pytest.raises(DataError, match=message):
+        Folder(root=tmp_path).read()
+    assert Folder(root=tmp_path, layout="classes").read().classes == ("test", "train")
+
+
+def test_splits_below_classes_are_not_drawn_anew(tmp_path: Path) -> None:
+    for number, place in enumerate(("owl/train", "owl/test", "fox/train", "fox/test")):
+        save_picture(tmp_path / place / "1.png", number)
+    with pytest.raises(
+        DataError, match=r"is laid out as CLASS/train/x\.jpg, which is not read\. Make it train"
+    ):
+        Folder(root=tmp_path).read()
+
+
+def test_a_folder_that_may_only_wrap_the_others_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_picture(tmp_path / "mine" / "owl" / "1.png", 1)
+    save_picture(tmp_path / "mine" / "fox" / "1.png", 2)
+    assert Folder(root=tmp_path).read().notes
+    Folder(root=tmp_path).load(0)
+    assert (
+        f"It holds one folder: if that only wraps the others, give data.root={tmp_path / 'mine'}."
+        in caplog.text
+    )
 
 
 def test_a_flat_folder_with_a_list_is_told_of_the_list(tmp_path: Path) -> None:

@@ -61,6 +61,29 @@ def test_a_list_of_paths_and_labels_gets_a_test_split(pictures: Path) -> None:
     assert dataset.domains is None
 
 
+@pytest.mark.parametrize("mark", [";", "\t", ","])
+def test_a_list_that_a_spreadsheet_wrote(pictures: Path, mark: str) -> None:
+    lines = [("Path", " Label", "CLIENT ", "Domain", "Split"), *ROWS]
+    text = "".join(mark.join(line) + "\r\n" for line in lines)
+    (pictures / "manifest.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    check(Manifest(root=pictures).read(), pictures)
+
+
+def test_quoted_fields_and_empty_lines_are_read(pictures: Path) -> None:
+    (pictures / "manifest.csv").write_text('label,path\n"a; b, c",a.png\n\nfox,c.png\n')
+    assert Manifest(root=pictures).read().classes == ("a; b, c", "fox")
+
+
+def test_val_beside_test_is_left_aside_and_told(pictures: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = "".join(f"a.png,owl,{split}\n" for split in ("train", "val", "Test", "val", "TRAINING"))
+    (pictures / "manifest.csv").write_text("path,label,split\n" + rows)
+    assert Manifest(root=pictures).load(0).is_test.tolist() == [False, True, False]
+    assert "is tested on its split test. Splits left aside: val (2 images)." in caplog.text
+    (pictures / "manifest.csv").write_text("path,label,split\na.png,owl,train\nb.png,owl,val\n")
+    save_picture(pictures / "b.png", 9)
+    assert Manifest(root=pictures).load(0).is_test.tolist() == [False, True]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
