@@ -100,7 +100,7 @@ def strangeness(rows: Tensor, holds: Tensor, attackers: int) -> Tensor:
     )
     both = holds[:, None] & holds  # [n, n, R]
     shared = both.sum(-1).fill_diagonal_(0)
-    pairs = (apart.clamp(min=0).sqrt() * both).sum(-1) / shared.clamp(min=1)  # [n, n]
+    pairs = (apart.clamp(min=0).sqrt() * both).sum(-1) / shared  # [n, n]; no number where nothing is shared
     ordered = pairs.masked_fill(shared == 0, torch.inf).sort(1).values
     others = (shared > 0).sum(1)
     kept = torch.arange(len(rows), device=rows.device) < (others - attackers).clamp(min=1)[:, None]
@@ -131,17 +131,16 @@ def bounded(updates: Sequence[Update], reference: Tensors, bound: float | Litera
     What is no change (centroids) is shortened row by row to the median length of its rows.
     """
     names = changed(updates, reference)
-    lengths = torch.stack([_flat_change(update, reference).norm() for update in updates])
-    limit = _median(lengths) if bound == "median" else torch.tensor(bound)
-    factors = torch.nan_to_num((limit / lengths).clamp(max=1), nan=1.0)
-    others = [name for name, tensor in updates[0].tensors.items() if name not in names and tensor.ndim > 1]
+    factors = _factors(updates, reference, bound) if names else []
     tensors = [dict(update.tensors) for update in updates]
     for name in names:
         start = reference[name].double()
         for own, factor in zip(tensors, factors, strict=True):
             own[name] = start + factor * torch.nan_to_num(own[name].double() - start, nan=0.0)
-    for name in others:
+    for name in _beside(updates, reference):
         stacked = torch.stack([own[name].double() for own in tensors])
+        if stacked.ndim < 3:  # counts, or who holds a class
+            continue
         rows = stacked.reshape(len(tensors), -1, stacked.shape[-1])
         for own, value in zip(tensors, (rows * _row_scales(rows)).reshape(stacked.shape), strict=True):
             own[name] = value
@@ -176,7 +175,7 @@ def by_row(
 def statistics(updates: Sequence[Update], reference: Tensors, trim: int, attackers: int) -> dict[str, Tensor]:
     """Return what stands for the sums of what is no change: class statistics and who has them."""
     found = {}
-    for name in [name for name in updates[0].tensors if name not in reference]:
+    for name in _beside(updates, reference):
         values = torch.stack([update.tensors[name].double() for update in updates])
         found[name] = statistic(torch.nan_to_num(values, nan=0.0), trim, attackers)
     return found
@@ -184,15 +183,28 @@ def statistics(updates: Sequence[Update], reference: Tensors, trim: int, attacke
 
 def changed(updates: Sequence[Update], reference: Tensors) -> list[str]:
     """Return the names of the tensors that are trained copies of what was sent down."""
-    return [name for name in updates[0].tensors if name in reference]
+    first, *_ = updates
+    return [name for name in first.tensors if name in reference]
+
+
+def _beside(updates: Sequence[Update], reference: Tensors) -> list[str]:
+    """Return the names of all other tensors."""
+    first, *_ = updates
+    return [name for name in first.tensors if name not in reference]
+
+
+def _factors(updates: Sequence[Update], reference: Tensors, bound: float | Literal["median"]) -> list[Tensor]:
+    """Return by what to multiply each client's change so that none is longer than the bound."""
+    lengths = torch.stack([_flat_change(update, reference).norm() for update in updates])
+    limit = _median(lengths) if bound == "median" else torch.tensor(bound)
+    return list(torch.nan_to_num((limit / lengths).clamp(max=1), nan=1.0))
 
 
 def _flat_change(update: Update, reference: Tensors) -> Tensor:
     """Return all of an update's changes as one vector; what is no number counts as very large."""
     names = [name for name in update.tensors if name in reference]
     parts = [(update.tensors[name].double() - reference[name].double()).flatten() for name in names]
-    flat = torch.cat(parts) if parts else torch.zeros(1, dtype=torch.float64)
-    return torch.nan_to_num(flat, nan=torch.finfo(torch.float64).max)
+    return torch.nan_to_num(torch.cat(parts), nan=torch.finfo(torch.float64).max)
 
 
 def _row_scales(rows: Tensor) -> Tensor:
@@ -203,6 +215,6 @@ def _row_scales(rows: Tensor) -> Tensor:
 
 
 def _median(lengths: Tensor) -> Tensor:
-    """Return the median of the lengths that are not zero."""
+    """Return the median of the lengths that are not zero, without limit if all are."""
     positive = lengths[lengths > 0]
-    return torch.quantile(positive, 0.5) if len(positive) else lengths.new_tensor(1.0)
+    return torch.quantile(positive, 0.5) if len(positive) else lengths.new_tensor(torch.inf)

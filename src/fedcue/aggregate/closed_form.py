@@ -38,7 +38,7 @@ def valid(matrix: Tensor, deviation: float) -> Tensor:
     variances, directions = torch.linalg.eigh(matrix)
     edge = deviation * math.sqrt(2 * len(matrix))
     hidden = variances <= edge
-    mean = variances[hidden].sum() / hidden.sum().clamp(min=1)
+    mean = variances[hidden].sum() / hidden.sum()
     variances = torch.where(hidden, HIDDEN * mean.clamp(min=edge / 20), variances)
     believed: Tensor = (directions * variances) @ directions.T
     return believed
@@ -124,8 +124,9 @@ def _beside_priors(head: dict[str, Tensor], class_sums: Tensor, counts: Tensor) 
     beside a log prior.
     """
     known, rows = counts > 0, head["head"].double()
-    offsets = head.get("head_bias", torch.zeros(len(rows))).double()
-    logits = class_sums[known] / counts[known, None] @ rows[known].T + offsets[known]
+    logits = class_sums[known] / counts[known, None] @ rows[known].T
+    if "head_bias" in head:
+        logits += head["head_bias"].double()[known]
     factor = AHEAD / (logits.diagonal() - logits.mean(1)).mean().clamp(min=1e-6)
     return {name: (factor * tensor.double()).float() for name, tensor in head.items()}
 
@@ -137,7 +138,9 @@ def scatter_of_means(sums: Sums) -> tuple[Tensor, Tensor]:
     clients hold. ``S_c = sum_k n_kc (mu_kc - mu_c)(mu_kc - mu_c)^T / (K_c - 1)`` over those ``K_c``.
     """
     class_sums, counts = sums.tensors["centroids"].sum(0), sums.tensors["holds"]
-    holders = sum((torch.eye(len(counts))[classes].sum(0) for classes, _, _ in _single(sums)), 0 * counts)
+    holders = sum(
+        (torch.eye(len(counts))[classes].sum(0) for classes, _, _ in _single(sums)), torch.zeros_like(counts)
+    )
     several = holders > 1
     freedom = torch.where(several, (counts - 1).clamp(min=0), 0.0)
     means, weights = class_sums / counts.clamp(min=1)[:, None], freedom / (holders - 1).clamp(min=1)
@@ -189,7 +192,7 @@ def _unit_rows(weights: Tensor, bias: bool) -> dict[str, Tensor]:
     """
     rows = weights[:, :-1] if bias else weights
     lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    lengths = torch.where(lengths > 0, lengths, 1.0)
+    lengths = torch.where(lengths > 0, lengths, torch.inf)
     head = {"head": (rows / lengths).float()}
     return {**head, "head_bias": (weights[:, -1] / lengths[:, 0]).float()} if bias else head
 

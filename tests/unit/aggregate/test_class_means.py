@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from fedcue.aggregate.class_means import CentroidSums, MomentSums, whole
+from fedcue.aggregate.class_means import CentroidSums, MomentSums, dealt, whole
 
 
 def test_centroids_are_means_of_the_classes_there_and_zero_elsewhere():
@@ -33,3 +34,26 @@ def test_moments_can_be_added_up_over_clients():
     torch.testing.assert_close(whole(half), x.T @ x)
     torch.testing.assert_close(half.norm(), (x.T @ x).norm())  # what hides the half hides no more than that
     assert torch.equal(sums.reply(), sums.reply(torch.float64).float())
+
+
+def test_what_is_off_the_diagonal_is_sent_times_the_square_root_of_two():
+    sums = MomentSums()
+    sums.add(torch.tensor([[1.0, 2.0, 0.0], [0.0, 3.0, 1.0]]))
+    expected = torch.tensor([1.0, 2 * 2**0.5, 13.0, 0.0, 3 * 2**0.5, 1.0])  # row by row
+    torch.testing.assert_close(sums.reply(), expected)
+    assert whole(expected.double()).tolist() == [
+        pytest.approx(row) for row in ([1, 2, 0], [2, 13, 3], [0, 3, 1])
+    ]
+
+
+def test_each_classs_images_are_dealt_out_in_turn_in_a_random_order():
+    """Ninety images of three classes to four owners: the order is that of one permutation of all images."""
+    labels = torch.arange(90) % 3
+    labels[60:] = 2
+    order = torch.randperm(90, generator=torch.Generator().manual_seed(5)).tolist()
+    expected, seen = [0] * 90, [0, 0, 0]
+    for image in order:
+        label = int(labels[image])
+        expected[image] = seen[label] % 4
+        seen[label] += 1
+    assert dealt(labels, 4, torch.Generator().manual_seed(5)).tolist() == expected

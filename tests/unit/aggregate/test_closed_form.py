@@ -21,6 +21,7 @@ from fedcue.aggregate.closed_form import (
     head_of_means,
     prototype_head,
     ridge_head,
+    scatter_of_means,
     valid,
     whitening,
 )
@@ -70,6 +71,20 @@ def test_rows_are_of_one_length_and_give_the_prototypes_the_logit_scale_on_avera
     torch.testing.assert_close(lengths, lengths[:1].expand(4))
     own = (prototypes @ head["head"].T + head["head_bias"]).diagonal()
     assert own.mean().item() == pytest.approx(6.0, rel=1e-5)
+
+
+def test_a_head_after_a_transform_is_that_of_transformed_vectors():
+    generator = torch.Generator().manual_seed(3)
+    prototypes, transform, x = (torch.randn(5, 5, generator=generator) for _ in range(3))
+    known = torch.tensor([True, True, False, True, True])
+    head = prototype_head(prototypes, known, 7.0, transform)
+    there = prototype_head(prototypes @ transform.T, known, 7.0)
+    torch.testing.assert_close(
+        x @ head["head"].T + head["head_bias"],
+        x @ transform.T @ there["head"].T + there["head_bias"],
+        atol=1e-4,
+        rtol=1e-4,
+    )
 
 
 def test_whitening_undoes_the_shrunk_covariance_within_classes():
@@ -260,31 +275,77 @@ def test_a_noisy_head_of_means_has_rows_long_enough_for_a_log_prior(bias):
     assert (logits.diagonal() - logits.mean(1)).mean().item() == pytest.approx(AHEAD, rel=1e-4)
 
 
+@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("parts", [1, 2])
-def test_a_head_of_means_is_that_of_the_published_formula(parts):
-    """FedCOF written down with loops: classes of one to three holders, sums of one or two parts of a client."""
-    counts, shrinkage = np.array([[3, 4, 0], [2, 1, 0], [5, 0, 6]]), 0.3
-    means = np.random.default_rng(0).normal(size=(parts, 3, 3, 4)) + 2
+def test_a_head_of_means_is_that_of_the_published_formula(parts, bias):
+    """FedCOF written down with loops: classes of no to three holders, sums of one or two parts of a client.
+
+    Of class 3 there is one image, of class 4 none.
+    """
+    counts, shrinkage = np.array([[3, 4, 0, 1, 0], [2, 1, 0, 0, 0], [5, 0, 6, 0, 0]]), 0.3
+    means = np.random.default_rng(0).normal(size=(parts, 3, 5, 4)) + 2
     numbers = np.stack([(counts + parts - 1 - part) // parts for part in range(parts)])
     sums = means * numbers[..., None]
     total, known = sums.sum((0, 1)), counts.sum(0)
     gram = known.sum() * np.outer(total.sum(0) / known.sum(), total.sum(0) / known.sum())
-    for c in range(3):
+    for c in range(4):
         own = [(numbers[p, k, c], means[p, k, c]) for p in range(parts) for k in range(3) if numbers[p, k, c]]
         centre = total[c] / known[c]
         if len(own) > 1:
             spread = sum(n * np.outer(mean - centre, mean - centre) for n, mean in own) / (len(own) - 1)
             gram += (known[c] - 1) * spread
         gram += (known[c] - 1) * shrinkage * np.eye(4)
+    if bias:
+        everything = total.sum(0)[:, None]
+        gram = np.block([[gram, everything], [everything.T, np.array([[known.sum()]])]])
+        total = np.hstack([total, known[:, None]])
     expected = total @ np.linalg.inv(gram)
-    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    expected[:4] /= np.linalg.norm(expected[:4, :4], axis=1, keepdims=True)
     replies = [
         Update(k, 9, {"centroids": torch.tensor(sums[:, k]), "holds": torch.tensor(counts[k])})
         for k in range(3)
     ]
-    table = FedCOF(parts=parts).table(Sizes(classes=3, width=4, depth=2, patch=4, clients=3))
-    head = head_of_means(sum_updates(replies, table), shrinkage, bias=False)
-    np.testing.assert_allclose(head["head"].numpy(), expected, atol=1e-6)
+    table = FedCOF(parts=parts).table(Sizes(classes=5, width=4, depth=2, patch=4, clients=3))
+    head = head_of_means(sum_updates(replies, table), shrinkage, bias)
+    np.testing.assert_allclose(head["head"].numpy(), expected[:, :4], atol=1e-6)
+    assert set(head) == ({"head", "head_bias"} if bias else {"head"})
+    if bias:
+        np.testing.assert_allclose(head["head_bias"].numpy(), expected[:, 4], atol=1e-6)
+
+
+def test_a_class_of_several_holders_that_noise_leaves_less_than_one_image_says_nothing_of_the_spread():
+    """Two clients hold four classes, of which the noisy sum says 1.5, 0.5, none and less: only the first counts.
+
+    Its mean is 3 / 1.5 = 2, the clients' own are 1 and 4: 0.5 (1 x 1 + 1 x 4) / (2 - 1).
+    """
+    sums = Sums(TensorTable(()))
+    for mean in (1.0, 4.0):
+        own = {"centroids": torch.full((1, 4, 1), mean), "holds": torch.ones(4), "classes": torch.arange(4)}
+        sums.each.append(Update(0, 4, own))
+    totals = torch.tensor([3.0, 1.0, 1.0, 1.0], dtype=torch.float64)
+    sums.tensors = {"centroids": totals[None, :, None], "holds": torch.tensor([1.5, 0.5, 0, -0.5]).double()}
+    scatter, freedom = scatter_of_means(sums)
+    assert scatter.tolist() == [[2.5]]
+    assert freedom.item() == 0.5
+
+
+def test_a_class_of_one_holder_says_nothing_of_the_spread():
+    sums = Sums(TensorTable(()))
+    for classes, mean in (([0, 1], 1.0), ([0], 4.0)):
+        own = torch.full((1, len(classes), 1), 2 * mean)
+        tensors = {
+            "centroids": own,
+            "holds": torch.full((len(classes),), 2),
+            "classes": torch.tensor(classes),
+        }
+        sums.each.append(Update(0, 4, tensors))
+    sums.tensors = {
+        "centroids": torch.tensor([[[10.0], [2.0]]]).double(),
+        "holds": torch.tensor([4.0, 2.0]).double(),
+    }
+    scatter, freedom = scatter_of_means(sums)  # (4 - 1) (2 x 1.5^2 + 2 x 1.5^2) / (2 - 1)
+    assert scatter.tolist() == [[27]]
+    assert freedom.item() == 3
 
 
 def test_variances_that_noise_hides_are_taken_as_equal_and_the_others_are_believed():
@@ -340,12 +401,85 @@ def test_a_variance_at_the_edge_of_the_noise_is_hidden_and_one_above_it_is_not()
         torch.testing.assert_close(found.diagonal(), torch.tensor([seen, 10.0], dtype=torch.float64))
 
 
+def solved(gram: list[list[float]], wanted: list[float]) -> list[float]:
+    doubles = torch.tensor(gram, dtype=torch.float64), torch.tensor(wanted, dtype=torch.float64)[:, None]
+    return _solved(*doubles)[:, 0].tolist()
+
+
 def test_where_the_solver_finds_no_finite_numbers_the_pseudo_inverse_does() -> None:
-    gram = torch.tensor([[2.0, 0.0], [0.0, 1e-300]], dtype=torch.float64)
-    solution = _solved(
-        gram, torch.tensor([[1.0], [1e200]], dtype=torch.float64)
-    )  # a solution of 0.5 and 1e500
-    assert torch.allclose(solution, torch.tensor([[0.5], [0.0]]).double())
+    """The solution would be 0.5 and 1e500."""
+    assert solved([[2.0, 0.0], [0.0, 1e-300]], [1.0, 1e200]) == [0.5, 0]
+
+
+def test_a_solution_of_finite_numbers_is_taken_though_the_pseudo_inverse_would_drop_a_direction() -> None:
+    assert solved([[2.0, 0.0], [0.0, 2.0**-80]], [1.0, 1.0]) == [0.5, 2.0**80]
+
+
+def test_of_the_solutions_of_a_singular_matrix_the_shortest_is_taken() -> None:
+    assert solved([[1.0, 1.0], [1.0, 1.0]], [2.0, 2.0]) == pytest.approx([1, 1])
+
+
+def test_logits_that_are_not_ahead_at_all_are_put_ahead_by_a_finite_factor() -> None:
+    head = {"head": torch.ones(2, 1)}
+    found = _beside_priors(head, torch.tensor([[1.0], [1.0]]).double(), torch.ones(2).double())
+    assert found["head"].flatten().tolist() == [pytest.approx(10 / 1e-6)] * 2
+
+
+def test_variances_that_noise_leaves_at_nothing_are_a_twentieth_of_the_edge() -> None:
+    """In two directions the edge of deviation 1 is 2; three times 0.1 is taken, and all of what is hidden."""
+    found = valid(torch.diag(torch.tensor([-4.0, 10.0], dtype=torch.float64)), 1.0)
+    torch.testing.assert_close(found.diagonal(), torch.tensor([0.3, 10.0], dtype=torch.float64))
+    nothing_hidden = torch.diag(torch.tensor([7.0, 10.0], dtype=torch.float64))
+    torch.testing.assert_close(valid(nothing_hidden, 1.0), nothing_hidden)
+
+
+def test_whitening_takes_a_tenth_of_the_spread_as_equal_in_all_directions() -> None:
+    """Of variances 4 and 1, whose mean is 2.5: 3.85 and 1.15."""
+    transform = whitening(torch.diag(torch.tensor([4.0, 1.0], dtype=torch.float64)))
+    torch.testing.assert_close(transform.T @ transform, torch.diag(torch.tensor([1 / 3.85, 1 / 1.15])))
+
+
+def test_a_spread_of_nothing_is_taken_as_a_millionth_in_all() -> None:
+    transform = whitening(torch.zeros(4, 4, dtype=torch.float64))
+    torch.testing.assert_close(transform.T @ transform, torch.eye(4) / (0.1 * 1e-6 / 4))
+
+
+def test_two_images_of_one_class_are_one_degree_of_freedom() -> None:
+    moments, means, counts = statistics(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 0]))
+    assert covariance(moments, means, counts).tolist() == [[pytest.approx(2), 0], [0, 0]]
+
+
+def test_a_class_of_one_image_takes_one_degree_of_freedom() -> None:
+    x = torch.tensor([[1.0, 0.0], [3.0, 0.0], [5.0, 0.0], [7.0, 7.0]])
+    moments, means, counts = statistics(x, torch.tensor([0, 0, 0, 1]))
+    torch.testing.assert_close(
+        covariance(moments, means, counts), torch.diag(torch.tensor([4.0, 0.0])).double(), atol=1e-5, rtol=0
+    )
+
+
+def test_short_prototypes_have_logits_of_the_same_scale_and_a_lone_one_none() -> None:
+    rows = 1e-3 * torch.eye(2)
+    head = prototype_head(rows, torch.ones(2, dtype=torch.bool), 6.0)
+    assert (rows @ head["head"].T + head["head_bias"]).diagonal().tolist() == pytest.approx([6, 6], rel=1e-5)
+    lone = prototype_head(rows[:1], torch.ones(1, dtype=torch.bool), 6.0)
+    assert lone["head"].tolist() == [[0, 0]]
+    assert lone["head_bias"].tolist() == [0]
+
+
+def test_a_class_mean_of_one_image_is_the_image_and_of_none_zero() -> None:
+    means, counts = class_means(summed(torch.tensor([[3.0, 1.0]]), torch.tensor([1]), classes=2))
+    assert means.tolist() == [[0, 0], [3, 1]]
+    assert counts.tolist() == [0, 1]
+
+
+def test_class_sums_in_parts_are_added_up_for_means_and_for_the_regression() -> None:
+    x, labels = drawn(images=12)
+    whole_sums, parts = summed(x, labels), summed(x, labels)
+    parts.tensors["centroids"] = torch.cat(
+        [summed(x[i::2], labels[i::2]).tensors["centroids"] for i in (0, 1)]
+    )
+    torch.testing.assert_close(class_means(parts)[0], class_means(whole_sums)[0])
+    torch.testing.assert_close(ridge_head(parts, 0.1, True), ridge_head(whole_sums, 0.1, True))
 
 
 def test_a_class_with_one_image_counts_where_rows_are_made_for_a_prior_and_one_without_does_not() -> None:
