@@ -74,8 +74,8 @@ def prototype_head(
     """
     mean = prototypes[known].mean(0)
     rows = prototypes - mean if transform is None else (prototypes - mean) @ transform.T
-    length = scale / torch.linalg.vector_norm(rows[known], dim=-1).mean().clamp(min=1e-12)
-    rows = torch.where(known[:, None], length * F.normalize(rows, dim=-1), 0.0)
+    length = scale / torch.linalg.vector_norm(rows[known], dim=1).mean().clamp(min=1e-12)
+    rows = torch.where(known[:, None], length * F.normalize(rows, dim=1), 0.0)
     head = rows if transform is None else rows @ transform
     return {"head": head, "head_bias": -head @ mean}
 
@@ -124,9 +124,7 @@ def _beside_priors(head: dict[str, Tensor], class_sums: Tensor, counts: Tensor) 
     beside a log prior.
     """
     known, rows = counts > 0, head["head"].double()
-    logits = class_sums[known] / counts[known, None] @ rows[known].T
-    if "head_bias" in head:
-        logits += head["head_bias"].double()[known]
+    logits = class_sums[known] / counts[known, None] @ rows[known].T  # a bias puts ahead what it puts behind
     factor = AHEAD / (logits.diagonal() - logits.mean(1)).mean().clamp(min=1e-6)
     return {name: (factor * tensor.double()).float() for name, tensor in head.items()}
 

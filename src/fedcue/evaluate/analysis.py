@@ -33,7 +33,9 @@ def analyse(
         "clients": torch.from_numpy(prediction.clients).int(),
         "labels": torch.from_numpy(prediction.labels).int(),
         "predicted": torch.from_numpy(prediction.predicted).int(),
-        "confusion": torch.from_numpy(np.bincount(pairs, minlength=classes**2)).view(classes, classes).int(),
+        "confusion": torch.from_numpy(np.bincount(pairs, minlength=classes * classes))
+        .view(classes, classes)
+        .int(),
     }
     if federation.config.evaluation.clients == "all":
         for part in ("train", federation.config.evaluation.on):
@@ -63,9 +65,10 @@ def _look_inside(
     cls, labels = [], []
     for done, group in enumerate(groups):
         tell("looking inside the model", done, len(groups))
-        sent = method.download(state, group[0], host.sizes, config.seed)
-        download = Download(group[0], state.round, sent)
-        memory = memories.get(group[0], ClientMemory())
+        client, *_ = group
+        sent = method.download(state, client, host.sizes, config.seed)
+        download = Download(client=client, round=state.round, tensors=sent)
+        memory = memories.get(client, ClientMemory())
         samples, tensors = host.prepare_test(group, download, memory)
         left = share
         for batch in samples.batches(config.evaluation.chunk):
@@ -118,7 +121,7 @@ def prototype_accuracy(
     for images, vectors in _cls_by_block(federation, asked, partial(tell, "prototypes on test images")):
         similarity = _cosines(vectors, sums)  # [n, L, C]
         similarity[:, :, ~held] = -torch.inf
-        own = similarity.gather(2, labels[images].view(-1, 1, 1).expand(-1, shape[1], 1))
+        own = similarity[torch.arange(len(images)), :, labels[images]]  # [n, L]
         for k, found in hits.items():
             found += top_share(similarity, own, k).sum(0)
     counts = torch.tensor([len(known), len(training), len(asked), len(tested)], dtype=torch.int32)
@@ -128,14 +131,14 @@ def prototype_accuracy(
 
 def top_share(similarity: Tensor, own: Tensor, k: int) -> Tensor:
     """Return the chance that the own class is among the ``k`` nearest, ties broken at random: ``[n, L]``."""
-    nearer = (similarity > own + EQUAL).sum(2)
-    equal = (similarity >= own - EQUAL).sum(2) - nearer
-    share = ((k - nearer) / equal.clamp(min=1)).clamp(0, 1)
-    return torch.where(own[..., 0].isfinite(), share, 0.0)
+    nearer = (similarity > own[..., None] + EQUAL).sum(2)
+    equal = (similarity >= own[..., None] - EQUAL).sum(2) - nearer  # its own class at least
+    share = ((k - nearer) / equal).clamp(0, 1)
+    return torch.where(own.isfinite(), share, 0.0)
 
 
 def _cosines(vectors: Tensor, means: Tensor) -> Tensor:
-    unit, prototypes = (torch.nn.functional.normalize(t, dim=-1) for t in (vectors, means))
+    unit, prototypes = (torch.nn.functional.normalize(t, dim=2) for t in (vectors, means))
     return torch.einsum("nld,cld->nlc", unit, prototypes)
 
 

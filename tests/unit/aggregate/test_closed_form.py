@@ -460,7 +460,10 @@ def test_a_class_of_one_image_takes_one_degree_of_freedom() -> None:
 def test_short_prototypes_have_logits_of_the_same_scale_and_a_lone_one_none() -> None:
     rows = 1e-3 * torch.eye(2)
     head = prototype_head(rows, torch.ones(2, dtype=torch.bool), 6.0)
-    assert (rows @ head["head"].T + head["head_bias"]).diagonal().tolist() == pytest.approx([6, 6], rel=1e-5)
+    assert (rows @ head["head"].T + head["head_bias"]).tolist() == [
+        pytest.approx([6, -6], rel=1e-5),
+        pytest.approx([-6, 6], rel=1e-5),
+    ]
     lone = prototype_head(rows[:1], torch.ones(1, dtype=torch.bool), 6.0)
     assert lone["head"].tolist() == [[0, 0]]
     assert lone["head_bias"].tolist() == [0]

@@ -9,7 +9,7 @@ import pytest
 
 from fedcue.clients.host import Prediction
 from fedcue.errors import FedcueError
-from fedcue.evaluate.accuracy import PERCENTILES, Accuracies, by_domain, summarise
+from fedcue.evaluate.accuracy import PERCENTILES, Accuracies, Adaptation, by_domain, summarise
 
 
 def roster(heldout=(False, False, False, True, True), domains=("a", "a", "b", "b", "b"), on="test"):
@@ -139,3 +139,32 @@ def test_a_line_for_each_client_says_on_what_it_was_tested(on):
     assert rows[2][f"{on}_accuracy"] == ""
     assert rows[2][f"{on}_size"] == (5 if on == "test" else 0)
     assert [row["heldout"] for row in rows] == ["false"] * 3 + ["true"] * 2
+
+
+def test_a_client_with_one_test_image_counts_and_one_without_does_not():
+    told = Accuracies(roster(), np.array([1, 0, 3, 1, 0]), np.array([1, 0, 5, 1, 0]))
+    metrics = told.metrics()
+    assert metrics["mean_accuracy"] == pytest.approx(0.8)
+    assert metrics["heldout_mean_accuracy"] == 1
+    assert told.domains()["a"] == {"client_mean_accuracy": 1, "pooled_accuracy": 1}
+
+
+def test_of_many_clients_that_failed_three_are_named():
+    nothing = np.zeros(5, dtype=np.int64)
+    missing = {client: f"reason {client}" for client in range(4)}
+    told = r"\(client 0: reason 0; client 1: reason 1; client 2: reason 2\)"
+    with pytest.raises(FedcueError, match=told):
+        Accuracies(roster(), nothing, nothing, missing=missing).checked()
+
+
+def test_what_clients_trained_for_the_test_alone_stands_beside_the_same_test_without_it():
+    """There are no held-out clients: of what is not known nothing is said."""
+    nobody = roster([False] * 5)
+    before = Accuracies(nobody, np.array([5, 1, 3, 8, 0]), TOTAL)
+    metrics = Accuracies(nobody, CORRECT, TOTAL, adaptation=Adaptation(before, images=77)).metrics()
+    assert metrics["mean_accuracy"] == pytest.approx((0.9 + 0.25 + 0.6 + 0.8 + 0) / 5)
+    assert metrics["unadapted_mean_accuracy"] == pytest.approx((0.5 + 0.25 + 0.6 + 0.8 + 0) / 5)
+    assert metrics["adaptation_images"] == 77
+    assert metrics["heldout_mean_accuracy"] is None
+    assert "unadapted_heldout_mean_accuracy" not in metrics
+    assert "adaptation_images" not in before.metrics()
