@@ -22,6 +22,7 @@ from contextlib import redirect_stdout
 from datetime import date
 from io import StringIO
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 import pytest
 
@@ -76,7 +77,7 @@ def prepare(folder: Path, modules: list[str]) -> None:
     folder.mkdir(exist_ok=True)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False  # a copy has what was compiled once
-    compileall.compile_dir("src", quiet=1)
+    compileall.compile_dir("src", quiet=1, force=True, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
     os.environ |= {"OMP_NUM_THREADS": "1", "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis")}
     for name in modules:
         module = importlib.import_module(name)

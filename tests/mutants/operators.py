@@ -31,6 +31,7 @@ SAME_IN_ANY_ORDER = {
     "isclose",
     "maximum",
     "minimum",
+    "transpose",
 }
 TEXT_CALL = re.compile(r"(Error|Warning|warn|log(ger)?\.\w+|print|TypeVar|NewType|cast)$")
 NO_OUTPUT = {"description", "strict", "frozen", "slots", "repr", "title", "help", "stacklevel"}

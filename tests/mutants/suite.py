@@ -208,10 +208,7 @@ def attempt(root: Path, fault: Fault, batches: list[Batch], folder: Path) -> dic
     src = folder / "src"
     shutil.copytree(root / "src", src, copy_function=os.link)
     (src / fault.file).unlink()
-    changed = src / fault.file
-    changed.write_text(fault.source)
-    for compiled in changed.parent.glob(f"__pycache__/{changed.stem}.*"):
-        compiled.unlink()  # of the same second and size it would be taken for that of the change
+    (src / fault.file).write_text(fault.source)
     sys.path.insert(0, str(src))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(src), os.environ.get("PYTHONPATH", "")])
     try:

@@ -141,8 +141,7 @@ def bounded(updates: Sequence[Update], reference: Tensors, bound: float | Litera
         stacked = torch.stack([own[name].double() for own in tensors])
         if stacked.ndim < 3:  # counts, or who holds a class
             continue
-        rows = stacked.reshape(len(tensors), -1, stacked.shape[-1])
-        for own, value in zip(tensors, (rows * _row_scales(rows)).reshape(stacked.shape), strict=True):
+        for own, value in zip(tensors, stacked * _row_scales(stacked), strict=True):
             own[name] = value
     return [replace(update, tensors=own) for update, own in zip(updates, tensors, strict=True)]
 
@@ -208,7 +207,7 @@ def _flat_change(update: Update, reference: Tensors) -> Tensor:
 
 
 def _row_scales(rows: Tensor) -> Tensor:
-    """Return the factors ``[n, R, 1]`` that shorten ``rows [n, R, d]`` to the median length of them."""
+    """Return the factors ``[..., 1]`` that shorten ``rows [..., d]`` to the median length of them."""
     lengths = rows.norm(dim=-1)
     scales: Tensor = (_median(lengths) / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)).clamp(max=1)
     return scales[..., None]

@@ -8,7 +8,7 @@ the sum of the clients' means, so that no gradient holds anything of another cli
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,9 +54,11 @@ def fit_together(
     final = {name: tensor.detach().clone() for name, tensor in trained.items()}
     optimiser, losses = optimiser_for(trained, training, finished_rounds), []
     alive = torch.arange(len(learners))
+    first, *_ = learners
     for rows in plan:
-        learners[0].samples.check()
-        leaving, alive = alive[rows[alive, 0] < 0], alive[rows[alive, 0] >= 0]
+        first.samples.check()
+        stays = rows[alive, 0] >= 0
+        leaving, alive = alive[~stays], alive[stays]
         if len(leaving):
             _copy(trained, final, leaving)
         value = group.losses(trained, alive, rows[alive])
@@ -122,11 +124,15 @@ class Group:
             own = Prefix(prefix.block, x["tokens"], x.get("qkv"))
             return self.loss(fixed)(trained, Batch(labels, own, labels, log_priors, self.images))
 
-        # torch's fused attention for CPUs would take one client after the other
-        with sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext():
+        with _attention(device):
             mapped: Callable[..., Tensor] = torch.vmap(of_one)
             own = [_rows(tensors, alive) for tensors in (trained, self.fixed)]
             return mapped(*own, self.log_priors[alive.to(device)], labels.to(device), found)
+
+
+def _attention(device: torch.device) -> AbstractContextManager[None]:
+    """Return with which attention to work: torch's fused one for CPUs takes one client after the other."""
+    return sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext()
 
 
 def _stacked(learners: Sequence[Learner], part: str) -> dict[str, Tensor]:
@@ -135,7 +141,8 @@ def _stacked(learners: Sequence[Learner], part: str) -> dict[str, Tensor]:
     They are filled with zeros or, where they name classes, with one that has no prior: their weight is zero.
     """
     stacked = {}
-    for name in getattr(learners[0], part):
+    first, *_ = learners
+    for name in getattr(first, part):
         each = [getattr(learner, part)[name] for learner in learners]
         shape = [max(sizes) for sizes in zip(*(tensor.shape for tensor in each), strict=True)]
         whole = [tensor.new_zeros(shape) for tensor in each]
@@ -171,7 +178,7 @@ def _outcomes(
 ) -> list[tuple[dict[str, Tensor], float] | ClientError]:
     """Return what each has learnt, without the rows that filled it up, and its mean loss."""
     sizes = (plan >= 0).sum(-1)  # [steps, clients]
-    table = losses.new_zeros(sizes.shape).masked_scatter(sizes > 0, losses)
+    table = torch.full_like(sizes, torch.nan, dtype=losses.dtype).masked_scatter(sizes > 0, losses)
     outcomes: list[tuple[dict[str, Tensor], float] | ClientError] = []
     for number, learner in enumerate(learners):
         trained = {

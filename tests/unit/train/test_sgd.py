@@ -16,7 +16,7 @@ from fedcue.errors import ClientError
 from fedcue.model.prompted import Prefix
 from fedcue.train.batches import Samples
 from fedcue.train.settings import Training
-from fedcue.train.sgd import SGD, fit, rate
+from fedcue.train.sgd import SGD, fit, mean_loss, rate
 
 
 @dataclass
@@ -290,6 +290,21 @@ def test_steps_are_torch_s_own_bit_for_bit(momentum: float, weight_decay: float)
         mine.step()
         torchs.step()
         assert all(map(torch.equal, ours, theirs))
+
+
+def test_without_momentum_and_decay_nothing_is_remembered_and_nothing_added() -> None:
+    """Nothing times a weight that is infinite would be no number."""
+    weight = torch.tensor([torch.inf, 1.0], requires_grad=True)
+    optimiser = SGD({weight: 0.5}, momentum=0.0, weight_decay=0.0)
+    weight.grad = torch.tensor([0.0, 1.0])
+    optimiser.step()
+    assert weight.tolist() == [torch.inf, 0.5]
+    assert optimiser.state[weight] == {}
+
+
+def test_the_first_step_whose_loss_is_no_number_is_named() -> None:
+    with pytest.raises(ClientError, match="loss inf at step 3;"):
+        mean_loss([1.0, 2.0, math.inf, math.nan], [1, 1, 1, 1])
 
 
 def test_training_does_not_import_torch_s_compiler() -> None:
