@@ -13,7 +13,7 @@ from fedcue.errors import ConfigError
 from fedcue.methods.cue import Cue
 from fedcue.methods.pep import PEP
 from fedcue.rounds.transport import Traffic, Wire
-from fedcue.types import Download, Sizes, Update, count_floats
+from fedcue.types import Download, ServerState, Sizes, Update, count_floats
 
 CIFAR = Sizes(classes=100, width=768, depth=12, patch=16, clients=100)
 
@@ -77,7 +77,8 @@ def test_sparse_floats_on_cifar_100_with_ten_classes() -> None:
     made = transport.download(Download(0, 1, tensors))
     assert torch.equal(made.tensors["class_prompts"][:10], tensors["class_prompts"][:10])
     assert sent(2) == 76_800 + 768 + 7_680, "unchanged prototypes are not sent again"
-    transport.note_changes({**tensors}, {**tensors, "prototypes": centroids + 1}, 3)
+    moved = {**tensors, "prototypes": centroids + 1}
+    transport.note_changes(ServerState(2, tensors), ServerState(3, moved))
     assert sent(3) == first
 
 

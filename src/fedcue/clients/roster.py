@@ -50,9 +50,7 @@ class ClientSchedule:
 
     def first(self) -> list[int]:
         """Return the clients that are asked before round 0: all of them, or a seeded sample."""
-        if self.warm_start == "all" or self.warm_start >= self.clients:
-            return [int(client) for client in self.training]
-        chosen = rng(self.seed, "warm start").choice(self.training, size=self.warm_start, replace=False)
+        chosen = rng(self.seed, "warm start").choice(self.training, size=self.asked_first, replace=False)
         return sorted(int(client) for client in chosen)
 
 
@@ -112,7 +110,7 @@ class Roster:
             stream or simulated_stream(config.seed),
             asked=(self.schedule.asked_first, config.clients_per_round),
         )
-        self.protection.shares(0)  # refused here if the settings leave no room for them
+        self.protection.shares("a round")  # refused here if the settings leave no room for them
         self.repeats_noise = self.budget.simulated = stream is None
 
     def __len__(self) -> int:
@@ -135,10 +133,9 @@ class Roster:
     @cached_property
     def listed(self) -> NDArray[np.int64]:
         """Ids of the clients that are tested and described: all, or a seeded sample (evaluation.clients)."""
-        everyone, count = np.arange(len(self)), self.config.evaluation.clients
-        if count == "all" or count >= len(self):
-            return everyone
-        return np.sort(rng(self.config.seed, "evaluation").choice(everyone, size=count, replace=False))
+        asked = self.config.evaluation.clients
+        count = len(self) if asked == "all" else min(asked, len(self))
+        return np.sort(rng(self.config.seed, "evaluation").choice(len(self), size=count, replace=False))
 
     def tested(self) -> list[int]:
         """Return the listed clients that the method can serve."""

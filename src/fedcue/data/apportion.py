@@ -13,6 +13,12 @@ from fedcue.errors import PartitionError
 
 Integers = NDArray[np.int64]
 
+NOBODY = -1
+"""The owner of what belongs to nobody."""
+
+BLOCK = 2_000_000
+"""Numbers of a table that is made in blocks of rows, at most."""
+
 
 def largest_remainder(
     weights: NDArray[np.float64] | Integers, totals: Integers, generator: np.random.Generator
@@ -92,10 +98,16 @@ def deal(groups: Integers, counts: Integers, generator: np.random.Generator) -> 
 
 
 def by_owner(owner: Integers, owners: int) -> tuple[Integers, ...]:
-    """Return the sorted positions of each owner 0 ... owners - 1; positions owned by -1 are left out."""
+    """Return the sorted positions of each owner 0 ... owners - 1; positions of ``NOBODY`` are left out."""
     order = np.argsort(owner, kind="stable")
     bounds = np.searchsorted(owner[order], np.arange(owners + 1))
     return tuple(order[start:end] for start, end in pairwise(bounds.tolist()))
+
+
+def in_blocks(rows: Integers, width: int) -> list[Integers]:
+    """Split rows so that a table of so many columns is no larger than ``BLOCK`` for any part of them."""
+    most = max(1, BLOCK // width)
+    return np.split(rows, range(most, len(rows), most))
 
 
 class Counts(NamedTuple):

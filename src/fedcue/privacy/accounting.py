@@ -76,7 +76,7 @@ class Ledger:
             return 0.0
         if self.sample is None:
             return _renyi(noise / math.sqrt(self.most), delta)
-        return _renyi(noise, delta, self.rounds, self.sample, self.clients)
+        return _renyi(noise, delta, self.rounds, (self.clients, self.sample))
 
     def noise_for(self, epsilon: float, delta: float) -> float:
         """Return the least noise with which all of it spends no more than ``epsilon``."""
@@ -87,8 +87,10 @@ class Ledger:
                 noise *= 1 + 1e-6
             return noise
 
+        drawn = (self.clients, self.sample)
+
         def event(noise: float) -> Any:
-            return _event(noise, self.rounds, self.sample or 0, self.clients)
+            return _event(noise, self.rounds, drawn)
 
         bracket = dp.LowerEndpointAndGuess(1e-3, 1.0)
         return float(dp.calibrate_dp_mechanism(_accountant, event, epsilon, delta, bracket, tol=1e-4))
@@ -102,12 +104,12 @@ class Ledger:
         return f"dp-accounting {version('dp-accounting')}, {how}"
 
 
-def _event(noise: float, count: int = 1, sample: int = 0, clients: int = 0) -> Any:
-    """Return ``count`` Gaussian releases, each of a secret sample if there is one."""
+def _event(noise: float, count: int, drawn: tuple[int, int] | None) -> Any:
+    """Return ``count`` Gaussian releases, each of a secret sample if one is ``drawn`` of so many clients."""
     dp = _accounting()
     release = dp.GaussianDpEvent(noise)
-    if sample:
-        release = dp.SampledWithoutReplacementDpEvent(clients, sample, release)
+    if drawn:
+        release = dp.SampledWithoutReplacementDpEvent(*drawn, release)
     return dp.SelfComposedDpEvent(release, count)
 
 
@@ -118,9 +120,9 @@ def _exact(noise: float, delta: float) -> float:
 
 
 @lru_cache
-def _renyi(noise: float, delta: float, count: int = 1, sample: int = 0, clients: int = 0) -> float:
+def _renyi(noise: float, delta: float, count: int = 1, drawn: tuple[int, int] | None = None) -> float:
     accountant = _accountant()
-    accountant.compose(_event(noise, count, sample, clients))
+    accountant.compose(_event(noise, count, drawn))
     return float(accountant.get_epsilon(delta))
 
 

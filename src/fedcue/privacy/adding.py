@@ -37,12 +37,12 @@ class PrivateAdding:
 
     def add(self, update: Update) -> None:
         """Add an update, clipped once more where the server is the one to protect it."""
-        if self.privacy.central:
-            update = self.privacy.bounded(update, self.reference, self.table)
-            steps = self.privacy.in_steps(update.tensors, self.table)
-            self.steps = self.privacy.add_up(self.steps, steps, self.table)
-            update = replace(update, tensors={})  # what is left of it to count
-        self.inner.add(update)
+        if not self.privacy.central:
+            return self.inner.add(update)
+        update = self.privacy.bounded(update, self.reference, self.table)
+        steps = self.privacy.in_steps(update.tensors, self.table)
+        self.steps = self.privacy.add_up(self.steps, steps, self.table)
+        return self.inner.add(replace(update, tensors={}))  # what is left of it to count
 
     def sums(self) -> Sums:
         """Return the sums with noise, without classes that are rare or absent."""
@@ -63,7 +63,7 @@ def clipped(update: Update, reference: Tensors, table: TensorTable, bound: float
     start = {name: reference.get(name, torch.zeros(())).double() for name in names}
     changes = {name: update.tensors[name].double() - start[name] for name in names}
     length = math.sqrt(sum(float(change.square().sum()) for change in changes.values()))
-    factor = min(1.0, bound / length) if length else 1.0
+    factor = bound / max(bound, length)
     return replace(
         update, tensors={**update.tensors, **{name: start[name] + factor * changes[name] for name in names}}
     )
@@ -77,5 +77,5 @@ def bounded_statistics(
     exact = {name: update.tensors[name].double() for name in kinds if kinds[name] in units}
     squares = (float((exact[name] / units[kinds[name]]).square().sum()) for name in exact)
     length = math.sqrt(sum(squares))
-    factor = min(1.0, bound / length) if length else 1.0
+    factor = bound / max(bound, length)
     return replace(update, tensors={**update.tensors, **{name: factor * exact[name] for name in exact}})

@@ -72,7 +72,7 @@ class Budget:
     def warm_up(self) -> None:
         """Count the releases of the warm start."""
         if isinstance(self.privacy, DifferentialPrivacy) and releases_before(self.table):
-            self._release(self.privacy, self.schedule.first(), self._worth, "The warm start")
+            self._release(self.privacy, self.schedule.first(), _worth(self.privacy), "The warm start")
 
     def visit(self, clients: Iterable[int], round_: int) -> None:
         """Count the releases of a round that is about to start, unless the budget does not allow it."""
@@ -84,16 +84,15 @@ class Budget:
         self, privacy: DifferentialPrivacy, clients: Sequence[int], releases: float, when: str
     ) -> None:
         after = self.ledger.after(clients, releases)
-        if privacy.noise is not None:
-            epsilon = after.epsilon(privacy.noise, privacy.delta)
-            if epsilon > privacy.max_epsilon:
-                raise BudgetSpent(
-                    f"{when} would spend epsilon={epsilon:.3f}, more than privacy.max_epsilon="
-                    f"{privacy.max_epsilon:g} (what is done again is spent twice). Give fewer rounds, more "
-                    "privacy.noise or a larger budget to a new run."
-                )
-            if self.journal is not None:
-                self.journal(clients, releases)
+        epsilon = after.epsilon(privacy.settled, privacy.delta)
+        if epsilon > privacy.max_epsilon:
+            raise BudgetSpent(
+                f"{when} would spend epsilon={epsilon:.3f}, more than privacy.max_epsilon="
+                f"{privacy.max_epsilon:g} (what is done again is spent twice). Give fewer rounds, more "
+                "privacy.noise or a larger budget to a new run."
+            )
+        if self.journal is not None:
+            self.journal(clients, releases)
         self.ledger = after
 
     def recount(self, journal: Iterable[tuple[Sequence[int], float]]) -> None:
@@ -116,9 +115,9 @@ class Budget:
     def epsilon(self) -> float:
         """What has been spent so far (0 without differential privacy)."""
         privacy = self.privacy
-        if not isinstance(privacy, DifferentialPrivacy) or privacy.noise is None:
+        if not isinstance(privacy, DifferentialPrivacy):
             return 0.0
-        return self.ledger.epsilon(privacy.noise, privacy.delta)
+        return self.ledger.epsilon(privacy.settled, privacy.delta)
 
     @property
     def released(self) -> float:
@@ -137,23 +136,23 @@ class Budget:
             return {"privacy": {"name": "paper", "label": label, "noise_epsilon": privacy.epsilon}}
         if not isinstance(privacy, DifferentialPrivacy):
             return {}
-        against = AGAINST[privacy.where]
+        noise, delta, against = privacy.settled, privacy.delta, AGAINST[privacy.where]
         if privacy.secret_sample:
             against += AGAINST["secret"]
         return {
             "privacy": {
                 "name": "dp",
                 "epsilon": self.epsilon,
-                "delta": privacy.delta,
-                "epsilon_by_renyi": self.ledger.renyi(privacy.noise or 1.0, privacy.delta),
-                "epsilon_by_exact_composition": self.ledger.exact(privacy.noise or 1.0, privacy.delta),
+                "delta": delta,
+                "epsilon_by_renyi": self.ledger.renyi(noise, delta),
+                "epsilon_by_exact_composition": self.ledger.exact(noise, delta),
                 "unit": UNITS[privacy.unit],
                 "neighbours": "replace-one",
                 "where": privacy.where,
                 "sample": privacy.sample,
-                "noise_multiplier": privacy.noise,
+                "noise_multiplier": noise,
                 "noise_multiplier_before_rounds": privacy.head_noise,
-                "epsilon_before_rounds": self.before_rounds().epsilon(privacy.noise or 1.0, privacy.delta),
+                "epsilon_before_rounds": self.before_rounds().epsilon(noise, delta),
                 "clip": privacy.clip,
                 "releases_of_one_client": self.ledger.most,
                 "noise": SIMULATED if self.simulated else FRESH,
@@ -170,17 +169,9 @@ class Budget:
     def before_rounds(self) -> Ledger:
         """Return the ledger as it is after what clients are asked for before round 0."""
         ledger = self.fresh().ledger
-        if releases_before(self.table):
-            ledger.add(self.schedule.first(), self._worth)
+        if isinstance(self.privacy, DifferentialPrivacy) and releases_before(self.table):
+            ledger.add(self.schedule.first(), _worth(self.privacy))
         return ledger
-
-    @property
-    def _worth(self) -> float:
-        """What a client's release before round 0 costs, in releases of a round."""
-        privacy = self.privacy
-        if not isinstance(privacy, DifferentialPrivacy) or privacy.head_noise is None:
-            return 1
-        return ((privacy.noise or 1.0) / privacy.head_noise) ** 2
 
     def _settled(self, privacy: DifferentialPrivacy) -> DifferentialPrivacy:
         """Return the options with the noise they leave open; all rounds of the run must fit."""
@@ -221,6 +212,11 @@ class Budget:
         for round_ in range(self.schedule.rounds):
             ledger.add(self.schedule.drawn(round_), releases_of_a_visit(self.table))
         return ledger
+
+
+def _worth(privacy: DifferentialPrivacy) -> float:
+    """Return what a client's release before round 0 costs, in releases of a round."""
+    return (privacy.settled / privacy.before_rounds().settled) ** 2
 
 
 def releases_before(table: TensorTable) -> int:

@@ -57,7 +57,7 @@ class PaperSums(CentroidSums):
     With ``around_told`` the distance is from the prototype across clients, once the client knows one.
     """
 
-    def __init__(self, classes: int, epsilon: float, stream: NoiseStream, around_told: bool = False) -> None:
+    def __init__(self, classes: int, epsilon: float, stream: NoiseStream, around_told: bool) -> None:
         super().__init__(classes)
         self.epsilon, self.stream, self.around_told = epsilon, stream, around_told
         self._seen: list[tuple[Tensor, Tensor]] = []
@@ -78,7 +78,8 @@ class PaperSums(CentroidSums):
     def _scales(self) -> Tensor:
         """Return the scale of the noise for each class and layer ``[C, L]``."""
         assert self.sums is not None, "a client has at least one image"
-        means = self.sums / self.counts.clamp(min=1)[:, None, None]
+        counts = self.counts.clamp(min=1)  # a mean and the noise of an absent class are zero
+        means = self.sums / counts[:, None, None]
         if self.around_told and self.told is not None:
             common = self.told.values.double().cpu().transpose(0, 1)
             means = torch.where(self.told.known.cpu()[:, None, None], common, means)
@@ -86,7 +87,7 @@ class PaperSums(CentroidSums):
         for vectors, labels in self._seen:
             distances = (vectors - means[labels]).abs().sum(-1)  # [B, L]
             largest.scatter_reduce_(0, labels[:, None].expand_as(distances), distances, "amax")
-        return 2 * largest / self.counts.clamp(min=1)[:, None] / self.epsilon
+        return 2 * largest / counts[:, None] / self.epsilon
 
 
 def laplace(scales: Tensor, width: int, stream: NoiseStream) -> Tensor:

@@ -91,6 +91,12 @@ class DifferentialPrivacy(Privacy):
         """Whether nobody but the server learns who takes part."""
         return self.sample == "secret"
 
+    @property
+    def settled(self) -> float:
+        """The noise, which is settled before the first client is asked."""
+        assert self.noise is not None, "the noise is settled before the first client is asked"
+        return self.noise
+
     def before_rounds(self) -> DifferentialPrivacy:
         """Return the options with the noise of what clients send before round 0."""
         return self if self.head_noise is None else self.model_copy(update={"noise": self.head_noise})
@@ -142,9 +148,8 @@ class DifferentialPrivacy(Privacy):
 
     def share(self, update: Update, table: TensorTable, shares: Shares, stream: Streams) -> Update:
         """Add the client's share of the noise to its words."""
-        assert self.noise is not None, "the noise is settled before the first client is asked"
         tensors, moves = update.tensors, self.moves(update.tensors, table)
-        noise = self.noise * (1 + shares.rounding(tensors, moves))
+        noise = self.settled * (1 + shares.rounding(tensors, moves))
         return shares.add(update, {name: noise * move for name, move in moves.items()}, stream())
 
     def adding(
@@ -197,22 +202,20 @@ class DifferentialPrivacy(Privacy):
 
     def _of_one_draw(self, tensors: Tensors, table: TensorTable) -> dict[str, float]:
         """Return the deviation of one draw of noise for each tensor of a message."""
-        assert self.noise is not None, "the noise is settled before the first client is asked"
         values = sum(tensor.numel() for tensor in tensors.values())
-        if self.noise > most_noise(values):
+        if self.settled > most_noise(values):
             raise FedcueError(
                 f"privacy.noise={self.noise:g} is more than its grid allows for {values} numbers: "
                 f"at most {most_noise(values):.3g}. Give a larger privacy.max_epsilon."
             )
-        return {name: self.noise * move for name, move in self.moves(tensors, table).items()}
+        return {name: self.settled * move for name, move in self.moves(tensors, table).items()}
 
     def deviations(self, sums: Sums, table: TensorTable, shares: Shares | None = None) -> dict[str, float]:
         """Return the deviation of the noise in each of the sums."""
-        assert self.noise is not None, "the noise is settled before the first client is asked"
         draws = sums.updates if self.where == "local" else 1.0
         if shares is not None:
             draws = sums.updates / shares.honest
-        usual = self.noise * math.sqrt(draws)
+        usual = self.settled * math.sqrt(draws)
         return {name: usual * move for name, move in self.moves(sums.tensors, table).items()}
 
     def drop_rare(self, sums: Sums, table: TensorTable) -> None:

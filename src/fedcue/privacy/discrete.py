@@ -41,9 +41,12 @@ def discrete_gaussian(count: int, deviation: int, stream: NoiseStream) -> Intege
         whole = _whole_parts(tried, stream)
         part = uniform_below(deviation, len(whole), stream)
         kept = _bernoulli_exp_half_square(part, deviation, stream)
-        for trial in range(1, int(whole.max(initial=0)) + 1):
-            asked = np.flatnonzero(kept & (whole >= trial))
+        asked = np.flatnonzero(kept & (whole > 0))
+        trial = 1
+        while asked.size:
             kept[asked] = bernoulli_exp(part[asked], deviation, stream)
+            asked = asked[kept[asked] & (whole[asked] > trial)]
+            trial += 1
         return whole[kept] * deviation + part[kept].astype(np.int64)
 
     return _with_signs(count, magnitudes, stream)

@@ -24,8 +24,6 @@ KEY_BYTES = 32
 LONGEST = 2**38
 """Bytes of one stream at most: the counter of ChaCha20 has 2^32 blocks of 64 bytes."""
 
-_ZEROS = memoryview(bytes(2**17))
-
 
 class NoiseStream:
     """Uniform random words: the keystream of ChaCha20 under one key, read once from its start."""
@@ -60,8 +58,7 @@ class NoiseStream:
         if self.drawn + size > LONGEST:
             raise RuntimeError(f"A stream of noise ends after {LONGEST} bytes. Make another.")
         self.drawn += size
-        zeros = _ZEROS[:size] if size <= len(_ZEROS) else bytes(size)
-        return np.frombuffer(self._cipher.update(zeros), "<u8").astype(np.uint64, copy=False)
+        return np.frombuffer(self._cipher.update(bytes(size)), "<u8")
 
     def uniform_floats(self, count: int) -> NDArray[np.float64]:
         """Return the next ``count`` numbers, uniform on the 2^53 steps of [0, 1)."""

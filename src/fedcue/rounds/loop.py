@@ -138,7 +138,7 @@ class Run:
 
         if self.roster.table.kept:
             self.memories |= record.memories
-        self.wire.note_changes(state.tensors, after.tensors, after.round)
+        self.wire.note_changes(state, after)
 
         last, every = after.round == self.config.rounds, self.config.evaluation.every
         if last or (every and after.round % every == 0):

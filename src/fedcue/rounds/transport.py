@@ -18,6 +18,7 @@ from fedcue.config.settings import RunConfig
 from fedcue.errors import ConfigError
 from fedcue.types import (
     Download,
+    ServerState,
     Tensors,
     TensorTable,
     Update,
@@ -92,18 +93,19 @@ class Wire:
 
     def first_reply(self, reply: Update) -> Update:
         """Return what the server makes of a reply before round 0, and note the classes it shows."""
-        counts = [name for name, kind in self.table.kinds.items() if kind == "class_counts"]
-        if self.sparse and counts and counts[0] in reply.tensors:
-            self.classes[reply.client] = reply.tensors[counts[0]].nonzero()[:, 0]
+        for name, kind in self.table.kinds.items():
+            if self.sparse and kind == "class_counts" and name in reply.tensors:
+                self.classes[reply.client] = reply.tensors[name].nonzero().flatten()
         return self.upload(reply, {})
 
     def download(self, download: Download) -> Download:
         """Count the message to a client and return the download that it makes of it."""
-        fresh = self.received.get(download.client, -1) < self.changed
+        client = download.client
+        fresh = client not in self.received or self.received[client] < self.changed
         kept = {name: t for name, t in download.tensors.items() if name in self.seldom and not fresh}
         sent = {name: tensor for name, tensor in download.tensors.items() if name not in kept}
-        self.received[download.client] = download.round
-        message = self._encode(sent, download.client)
+        self.received[client] = download.round
+        message = self._encode(sent, client)
         if not self.config.pooled:  # there is one place, and nothing travels
             self.traffic.add(message, up=False)
         return replace(download, tensors={**kept, **self._decode(message, sent, {})})
@@ -118,10 +120,10 @@ class Wire:
             self.traffic.add(message, up=True)
         return replace(update, tensors=self._decode(message, update.tensors, state))
 
-    def note_changes(self, before: Tensors, after: Tensors, finished_rounds: int) -> None:
+    def note_changes(self, before: ServerState, after: ServerState) -> None:
         """Note whether the tensors that seldom change did so in the round that ended."""
-        if any(not torch.equal(before[name], after[name]) for name in self.seldom):
-            self.changed = finished_rounds
+        if any(not torch.equal(before.tensors[name], after.tensors[name]) for name in self.seldom):
+            self.changed = after.round
 
     def memory(self) -> dict[str, Any]:
         """Return what the server must remember of earlier messages, as plain values."""

@@ -48,6 +48,8 @@ def test_before_round_0_all_that_train_are_asked_or_a_seeded_sample() -> None:
     assert len(some) == 3
     assert set(some) <= set(TRAINING.tolist())
     assert len({tuple(schedule(seed, warm_start=3).first()) for seed in range(10)}) > 3
+    asked = {start: schedule(warm_start=start).asked_first for start in ("all", 100, 7, 3)}
+    assert asked == {"all": 7, 100: 7, 7: 7, 3: 3}
 
 
 @pytest.mark.parametrize("method", ["fedvpt", "pep"])

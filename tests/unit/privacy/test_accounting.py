@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from types import SimpleNamespace
 
 import pytest
 from scipy.stats import norm
@@ -125,3 +126,31 @@ def test_a_ledger_counts_rounds_and_releases_of_all_clients_together():
     assert (spent.rounds, spent.total, spent.most) == (2, 6, 3)
     after = spent.after([0], 1)
     assert (after.rounds, after.total, spent.total) == (3, 7, 6)
+
+
+def test_an_empty_ledger_knows_no_sample_and_costs_nothing_by_renyi_either():
+    assert Ledger() == Ledger(None, 0, 0, {})
+    assert Ledger().renyi(1.0, DELTA) == Ledger(5, 100).renyi(1.0, DELTA) == 0.0
+
+
+def test_the_noise_for_a_budget_stays_what_it_is(monkeypatch):
+    """Another search for it would change the noise of every private simulation."""
+    spent = Ledger(releases={0: 7})
+    assert spent.noise_for(0.5, DELTA) == pytest.approx(18.60446466470583, rel=1e-11)
+    assert spent.noise_for(8.0, DELTA) == pytest.approx(1.5880568562975164, rel=1e-11)
+    monkeypatch.setattr(accounting, "ORDERS", (4.0, 8.0, 16.0))
+    secret = Ledger(5, 100, rounds=7, releases={0: 7})
+    assert secret.noise_for(2.0, DELTA) == pytest.approx(1.1294961207619287, rel=1e-9)
+
+
+def test_a_noise_that_was_found_too_small_is_raised_by_parts_in_a_million(monkeypatch):
+    """Found four parts in a million below what one release of epsilon 1 needs."""
+    spent, needed = ledger(1), ledger(1).noise_for(1.0, DELTA)
+    short = needed * (1 - 4e-6)
+    found = SimpleNamespace(get_sigma_gaussian=lambda epsilon, delta: short)
+    right = accounting._accounting()
+    monkeypatch.setattr(found, "get_epsilon_gaussian", right.get_epsilon_gaussian, raising=False)
+    monkeypatch.setattr(accounting, "_accounting", lambda: found)
+    noise = spent.noise_for(1.0, DELTA)
+    assert noise == pytest.approx(short * (1 + 1e-6) ** 4, rel=1e-8)
+    assert spent.exact(noise, DELTA) <= 1.0

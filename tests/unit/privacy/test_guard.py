@@ -18,7 +18,7 @@ from fedcue.methods.tensors import reply, trained, zeros
 from fedcue.privacy.accounting import Ledger
 from fedcue.privacy.budget import Budget, releases_before, releases_of_a_visit
 from fedcue.privacy.differential import DifferentialPrivacy
-from fedcue.privacy.guard import Protection, check_protection, fresh_stream
+from fedcue.privacy.guard import Protection, check_protection, fresh_stream, simulated_stream
 from fedcue.privacy.stream import NoiseStream
 from fedcue.types import TensorSpec, Update
 
@@ -69,9 +69,22 @@ def test_methods_that_average_can_be_protected(method, settings):
         (["method=central", "privacy=dp"], "privacy=dp has no meaning"),
         (["method=fedvpt", "privacy=paper"], "fedvpt sends none"),
         (["privacy=dp", "aggregate=median"], "aggregate=mean without norm_bound"),
+        (["method=fed3r", "aggregate=median"], "no rule for its moments"),
+        (["privacy=dp", "privacy.where=distributed"], "Give aggregate=secure"),
+        (["privacy=dp", "aggregate=secure"], "single updates, which aggregate=secure does not"),
+        (
+            ["privacy=dp", "privacy.where=distributed", "aggregate=secure", "privacy.colluding=9"],
+            "Give fewer",
+        ),
+        (["method=pep", "aggregate.name=mean", "pooled=true"], "method=pep has no meaning"),
+        (["method=ppt", "pooled=true"], "method=ppt has no meaning"),
+        (["method=pfedpg", "pooled=true"], "method=pfedpg has no meaning"),
         (["aggregate=median", "warm_start=2"], "Give warm_start=5 or more"),
-        (["privacy=dp", "method.weighting=size"], "method.weighting=uniform"),
-        (["aggregate=median", "method.weighting=size"], "method.weighting=uniform"),
+        (["privacy=dp", "method.weighting=size"], "which privacy.where=central does not .*weighting=uniform"),
+        (
+            ["aggregate=median", "method.weighting=size"],
+            "which aggregate=median with norm_bound=median does not",
+        ),
         (["aggregate=krum", "clients_per_round=6"], "clients_per_round=7 or more"),
         (["privacy=dp", "privacy.sample=secret"], "tells who took part"),
         (["privacy=dp", "method=fedvpt", "privacy.sample=secret", "privacy.where=local"], "trusted server"),
@@ -348,3 +361,103 @@ def test_every_noise_is_drawn_under_the_name_of_who_draws_it_and_when():
             adding.add(left)
             adding.sums()
     assert asked == [(7, "warm up"), (7, 3), ("server", "warm up"), ("server", 3)]
+
+
+def test_before_round_0_there_is_another_noise_and_all_replies_count_alike():
+    """Shares too are made for those who are asked then."""
+    privacy = config_of("privacy=dp", "privacy.noise=2.0", "privacy.head_noise=3.0").privacy
+    heavy = Summing(table_of(), "size")
+    protection = Protection(config_of().aggregate, privacy, heavy, fresh_stream, (9, 4))
+    assert protection.at("warm up").settled == 3.0
+    assert protection.at(0).settled == 2.0
+    for moment, weighting in (("warm up", "uniform"), (0, "size")):
+        assert protection.guard(1, moment).summing.weighting == weighting
+        assert protection.guard(1, moment).summing.table is heavy.table
+
+
+def test_noise_in_shares_needs_half_of_the_room_of_a_sum():
+    """Numbers up to 2^20 in 32 bits: 2^11 clients fit into 64 bits, and with noise half as many."""
+    shared = config_of("privacy=dp", "privacy.where=distributed", "aggregate=secure", "privacy.noise=1.0")
+    most = shared.aggregate.fixed_point.most_clients // 2
+    for asked, refused in ((most, False), (most + 1, True)):
+        protection = Protection(
+            shared.aggregate, shared.privacy, Summing(table_of()), fresh_stream, (2, asked)
+        )
+        if refused:
+            with pytest.raises(FedcueError, match="may not fit 64 bits"):
+                protection.shares(0)
+        else:
+            assert protection.shares(0).honest == shared.aggregate.needed(most)
+
+
+def test_the_streams_of_a_simulation_are_named_after_its_seed_and_purpose():
+    words = simulated_stream(5)("server", 0).uniform_words(4)
+    assert (words == NoiseStream.simulated(5, "privacy", "server", 0).uniform_words(4)).all()
+
+
+def test_without_differential_privacy_nothing_is_counted_and_no_round_says_an_epsilon():
+    plain = roster("method=pep").budget
+    plain.warm_up()
+    plain.visit([0, 1], 0)
+    assert (plain.epsilon, plain.released, plain.metrics(), plain.summary()) == (0.0, 0, {}, {})
+    assert plain.planned().ledger.rounds == plain.schedule.rounds
+
+
+def test_every_release_of_a_client_is_counted():
+    """Pep's clients tell their classes once, and then send changes and centroids in every round."""
+    spent = budget_of(
+        "method=pep", "privacy.max_epsilon=50", "privacy.head_noise=2", "privacy.noise=4"
+    ).fresh()
+    spent.warm_up()
+    assert spent.released == 18 * (4 / 2) ** 2
+    spent.visit([0, 1, 2], 0)
+    assert spent.released == 18 * (4 / 2) ** 2 + 3 * 2
+    assert spent.metrics() == {"epsilon": spent.epsilon}
+    told = spent.summary()["privacy"]
+    assert (told["noise_multiplier"], told["noise_multiplier_before_rounds"]) == (4, 2)
+    assert told["releases_of_one_client"] == 6
+    before = Ledger(releases={0: 4}).epsilon(4.0, 1e-5)
+    assert told["epsilon_before_rounds"] == before < told["epsilon"]
+
+
+def test_a_secret_sample_is_promised_only_as_long_as_it_is_one():
+    secret = ("method=fedvpt", "privacy.max_epsilon=50", "privacy.noise=20", "privacy.sample=secret")
+    for sample, words in ((secret, True), (secret[:-1], False)):
+        budget = budget_of(*sample)
+        against = budget.summary()["privacy"]["against"]
+        assert against.startswith("everyone who sees what the server sends")
+        assert ("as long as nobody but the server knows who took part" in against) is words
+        assert budget.ledger == Ledger(10 if words else None, 18)
+        assert budget.fresh().ledger == budget.ledger
+
+
+def test_a_budget_that_begins_anew_tells_no_journal():
+    told = []
+    budget = budget_of("method=fedvpt", "privacy.max_epsilon=50")
+    budget.journal = lambda *entry: told.append(entry)
+    budget.fresh().visit([0], 0)
+    assert told == []
+    budget.visit([0], 0)
+    assert told == [([0], 1)]
+
+
+def test_a_resumed_run_that_has_spent_too_much_says_in_which_round():
+    budget = budget_of("method=fedvpt", "privacy.max_epsilon=4", "rounds=3").fresh()
+    record = {"round": 7, "clients": [0], "attempts": 50}
+    with pytest.raises(BudgetSpent, match="Round 7 would spend"):
+        budget.replay([record], 10)
+
+
+def test_delta_is_less_than_one_over_the_training_records_of_clients_that_train():
+    """Eighteen of twenty clients train, on 60 images each: 1,080 records."""
+    assert budget_of("privacy.delta=0.0009").privacy.delta == 0.0009
+    for delta in (1 / 1080, 0.001):
+        with pytest.raises(ConfigError, match="one of the 1080 training records"):
+            budget_of(f"privacy.delta={delta!r}")
+
+
+def test_a_method_that_sends_what_it_trains_as_it_is_leaves_it_alone():
+    """Whatever its shapes, also where their sizes are not known."""
+    table = table_of(TensorSpec("prompts", (None, 3), returned=True, kind="shared"))
+    config = config_of("privacy=dp")
+    check_protection("plugin", Summing(table), config.aggregate, config.privacy)

@@ -13,6 +13,7 @@ from fedcue.aggregate.mean import PlainAdding, Summing, Sums
 from fedcue.config.layers import load
 from fedcue.errors import ConfigError, FedcueError
 from fedcue.methods.tensors import reply, trained, zeros
+from fedcue.privacy import sensitivity
 from fedcue.privacy.adding import clipped
 from fedcue.privacy.budget import releases_before
 from fedcue.privacy.differential import DifferentialPrivacy
@@ -251,3 +252,85 @@ def test_before_noise_in_shares_a_client_shortens_its_change_and_keeps_its_loss(
     assert (left.client, left.samples, left.loss) == (4, 10, None)
     change = left.tensors["prompts"].double() - torch.tensor([1.0, 0.0])
     assert torch.allclose(change, torch.tensor([0.6, 0.8]).double(), atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_no_image_moves_sums_counts_and_moments_by_more_than_one_unit_and_some_do(k, layers, monkeypatch):
+    """In its class at the cosine ``t`` in every layer, and into another one at a right angle."""
+    monkeypatch.setattr(sensitivity, "MOMENTS", k)
+    lengths = sensitivity.of_an_image(3.0, layers, moments=True)
+    a, b, c = lengths["class_sums"] / 3, lengths["class_counts"], lengths["moments"] / 9
+    within = [
+        (2 + 2 * (layers - 1) * 2 - 2 * t) / a**2 + 2 * (1 - t**2) / c**2
+        for t in torch.linspace(-1, 1, 2001).tolist()
+    ]
+    assert max(within) == pytest.approx(1, abs=1e-6)
+    assert 2 * layers / a**2 + 2 / b**2 + 2 / c**2 == pytest.approx(1)
+
+
+def test_lengths_of_an_image_grow_with_its_length_and_those_of_moments_with_its_square() -> None:
+    assert sensitivity.units(3.0) == {"class_sums": 3.0, "class_counts": 1.0, "moments": 9.0}
+    one, three = (sensitivity.of_an_image(radius, 2, moments=True) for radius in (1.0, 3.0))
+    ratios = {kind: three[kind] / one[kind] for kind in one}
+    assert ratios == pytest.approx({"class_sums": 3.0, "class_counts": 1.0, "moments": 9.0})
+
+
+def test_moments_without_class_sums_move_as_with_those_of_one_layer() -> None:
+    found = moves(DifferentialPrivacy(radius=2.0), 1, "class_sums")
+    assert found["moments"] == pytest.approx(4 * math.sqrt(4.5))
+    assert found["class_counts"] == pytest.approx(math.sqrt(18))
+
+
+def test_before_round_0_the_noise_of_the_head_is_added() -> None:
+    privacy = DifferentialPrivacy(noise=2.0, head_noise=3.0)
+    assert (privacy.before_rounds().settled, privacy.settled) == (3.0, 2.0)
+    assert DifferentialPrivacy(noise=2.0).before_rounds().settled == 2.0
+
+
+def test_noise_does_not_depend_on_the_order_in_which_a_message_names_its_tensors() -> None:
+    table = table_of(trained("head", (2,), zeros), trained("prompts", (3,), zeros))
+    sent = {"prompts": torch.zeros(3), "head": torch.zeros(2)}
+    turned = dict(reversed(sent.items()))
+    one, two = (
+        DifferentialPrivacy(noise=1.0).noisy(own, table, NoiseStream.simulated(0)) for own in (sent, turned)
+    )
+    assert all(torch.equal(one[name], two[name]) for name in sent)
+    words = {name: tensor.to(torch.uint64) for name, tensor in sent.items()}
+    shares = Shares(FixedPoint(), honest=2)
+    one, two = (
+        shares.add(Update(0, 1, own), {"head": 1.0, "prompts": 1.0}, NoiseStream.simulated(0)).tensors
+        for own in (words, dict(reversed(words.items())))
+    )
+    assert all(torch.equal(one[name], two[name]) for name in sent)
+
+
+def test_the_grid_must_hold_the_noise_of_all_numbers_of_a_message() -> None:
+    """Sixteen numbers in two tensors: half of what the grid allows for four numbers."""
+    table = table_of(trained("head", (12,), zeros), trained("prompts", (4,), zeros))
+    sent = {"head": torch.zeros(12), "prompts": torch.zeros(4)}
+    DifferentialPrivacy(noise=most_noise(16)).noisy(sent, table, NoiseStream.simulated(0))
+    with pytest.raises(FedcueError, match="is more than its grid allows for 16 numbers"):
+        DifferentialPrivacy(noise=1.01 * most_noise(16)).noisy(sent, table, NoiseStream.simulated(0))
+
+
+def test_a_share_of_noise_has_at_least_sixteen_steps_and_room_for_64_of_its_deviations() -> None:
+    """With a step of 1 and numbers up to 2^16, a deviation of up to 2^10 steps."""
+    shares = Shares(FixedPoint(fraction_bits=0, limit=2.0**16), honest=1)
+    assert (shares.steps(15.0), shares.steps(14.5), shares.steps(1023.0)) == (16, 16, 1024)
+    for deviation, steps in ((14.0, 15), (1023.5, 1025)):
+        with pytest.raises(ConfigError, match=f"deviation of {steps} steps .* Allowed: 16 to 1024"):
+            shares.steps(deviation)
+
+
+def test_a_share_of_noise_is_raised_by_a_part_in_a_million_and_shared_by_the_root_of_the_honest() -> None:
+    shares = Shares(FixedPoint(fraction_bits=32, limit=2.0**20), honest=4)
+    assert shares.steps(2.0) == 2**32 + 2**12 + 1
+
+
+def test_where_classes_are_not_counted_none_is_dropped() -> None:
+    sums = Sums(STATISTICS, updates=1)
+    sums.tensors = {"centroids": torch.ones(3, 4, 5)}
+    sums.deviations = {"centroids": 9.0}
+    DifferentialPrivacy(noise=1.0).drop_rare(sums, STATISTICS)
+    assert sums.tensors["centroids"].all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from fractions import Fraction
@@ -233,3 +234,11 @@ def test_the_distance_to_a_rounded_gaussian_is_bounded(deviation):
     rounded = {y: (math.erf((y + 0.5) / root) - math.erf((y - 0.5) / root)) / 2 for y in discrete_weights}
     distance = math.fsum(max(0.0, weight - rounded[y]) for y, weight in discrete_weights.items())
     assert 0 < distance <= 1 / (24 * deviation**2)
+
+
+@pytest.mark.parametrize(
+    ("draw", "expected"), [(discrete_gaussian, "b1fb36f87e25"), (discrete_laplace, "ef17a339cfbb")]
+)
+def test_more_samples_than_are_tried_at_once_stay_what_they_are(draw, expected):
+    samples = draw(discrete.CHUNK + 5, 1000, stream("many"))
+    assert hashlib.sha256(samples.tobytes()).hexdigest()[:12] == expected

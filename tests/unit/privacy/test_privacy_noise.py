@@ -197,3 +197,19 @@ def test_grid_and_margin_stay_what_they_are():
     """Another number gives other noise for the same seed."""
     assert (STEPS, MARGIN, noise._MOST_STEPS, CHUNK) == (2**40, 2**20, 2**62, 2**14)
     assert LARGEST_SCALE == 2**48
+
+
+def test_the_deviation_in_steps_is_rounded_up_with_its_margin():
+    assert noise._deviation_in_steps(1.0) == STEPS + STEPS // MARGIN + 1
+    assert noise._deviation_in_steps(1 + 2.0**-50) == STEPS + 1 + STEPS // MARGIN + 1
+
+
+@pytest.mark.parametrize(("values", "most"), [(0, 2**19), (1, 2**19), (4, 2**18)])
+def test_the_largest_noise_falls_with_the_root_of_the_number_of_values(values, most):
+    assert most_noise(values) == most
+
+
+def test_a_value_that_is_too_large_is_named_with_what_the_grid_reaches():
+    told = r"value of size 1e\+08 gets noise on a grid of 9\.09495e-13, which reaches up to 4\.1943e\+06"
+    with pytest.raises(FedcueError, match=told):
+        add_gaussian(torch.tensor([1.0, -1e8]), 1.0, stream())

@@ -109,6 +109,7 @@ def test_a_stream_is_not_read_in_another_process(monkeypatch):
 
 
 def test_a_stream_ends_before_it_repeats():
+    assert LONGEST == 64 * 2**32, "blocks of 64 bytes, counted in 32 bits"
     stream = NoiseStream.secret()
     stream.drawn = LONGEST - 8
     stream.uniform_words(1)

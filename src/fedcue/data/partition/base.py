@@ -214,8 +214,15 @@ def assemble(
     left_out: LeftOut = _NOTHING,
 ) -> Partition:
     """Return the partition of these images, each client with the domain of its training images."""
-    domains = [""] * len(train)
-    if dataset.domains is not None:
-        found = [np.unique(dataset.domains[indices]) for indices in train]
-        domains = [dataset.domain_names[d[0]] if len(d) == 1 and d[0] >= 0 else "" for d in found]
+    domains = [_domain(dataset, images) for images in train]
     return Partition(tuple(train), tuple(test), tuple(names), tuple(domains), left_out)
+
+
+def _domain(dataset: Dataset, images: Indices) -> str:
+    """Return the domain that all of the images are of, if there is one."""
+    if dataset.domains is None:
+        return ""
+    found = {
+        dataset.domain_names[number] if number >= 0 else "" for number in dataset.domains[images].tolist()
+    }
+    return found.pop() if len(found) == 1 else ""

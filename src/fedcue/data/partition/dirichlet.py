@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
-from fedcue.data.apportion import Counts, Integers, largest_remainder, share_test, tally
+from fedcue.data.apportion import Counts, Integers, in_blocks, largest_remainder, share_test, tally
 from fedcue.data.dataset import Indices
 from fedcue.data.partition.base import LabelSkew
 from fedcue.errors import PartitionError
 
 ATTEMPTS = 50
-_BLOCK = 2_000_000
 _TRIES = 4
 
 
@@ -111,10 +110,12 @@ def log_dirichlet(
 
 
 def _relative(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return exp(logits) relative to the largest along the last axis; what would be denormal is zero."""
+    """Return exp(logits) relative to the largest along the last axis; what would be denormal is zero.
+
+    Arithmetic with denormal numbers is a hundred times slower.
+    """
     shifted = logits - logits.max(axis=-1, keepdims=True)
-    shifted[shifted < -600] = -np.inf  # arithmetic with denormal numbers is a hundred times slower
-    weights: NDArray[np.float64] = np.exp(shifted)
+    weights: NDArray[np.float64] = np.exp(np.where(shifted < -600, -np.inf, shifted))
     return weights
 
 
@@ -126,8 +127,8 @@ def _defer(
     log_q = np.where(capacity > 0, log_q, -np.inf)
     ladder = np.cumsum(_relative(log_q), axis=1)
     ladder = ladder / ladder[:, -1:] + np.arange(len(ladder))[:, None]  # client k climbs from k to k + 1
-    label = np.zeros(slots, dtype=np.int16 if classes < 2**15 else np.int64)  # int16 sorts by radix
-    last_kept = np.where(capacity > 0, slots, -1)  # the latest slot that each class would still take
+    label = np.empty(slots, dtype=np.int64)
+    last_kept = np.full(classes, slots)  # the latest slot that each class would still take
     asking = np.arange(slots)
     while len(asking):
         label[asking] = _ask(client[asking], asking, ladder, log_q, last_kept, generator)
@@ -135,9 +136,9 @@ def _defer(
         starts = np.cumsum([0, *np.bincount(label, minlength=classes)])
         rank = np.arange(slots) - starts[label[order]]
         asking = np.sort(order[rank >= capacity[label[order]]])
-        full = np.flatnonzero((np.diff(starts) >= capacity) & (capacity > 0))
+        full = np.flatnonzero(np.diff(starts) >= capacity)
         last_kept[full] = order[starts[full] + capacity[full] - 1]
-    return label.astype(np.int64)
+    return label
 
 
 def _ask(
@@ -152,15 +153,14 @@ def _ask(
 
     A few draws from all classes come first; only who was refused each time pays for an exact list.
     """
-    chosen = np.zeros(len(slot), dtype=np.int64)
+    chosen = np.empty(len(slot), dtype=np.int64)
     refused = np.arange(len(slot))
     for _ in range(_TRIES):
         who = client[refused]
         step = np.searchsorted(ladder.ravel(), who + generator.random(len(who)), side="right")
         chosen[refused] = np.minimum(step - who * ladder.shape[1], ladder.shape[1] - 1)
         refused = refused[last_kept[chosen[refused]] <= slot[refused]]
-    block = max(1, _BLOCK // log_q.shape[1])
-    for part in np.split(refused, range(block, len(refused), block)):
+    for part in in_blocks(refused, len(last_kept)):
         logits = np.where(last_kept > slot[part, None], log_q[client[part]], -np.inf)
         weights = np.cumsum(_relative(logits), axis=1)
         chosen[part] = (weights <= generator.random((len(part), 1)) * weights[:, -1:]).sum(axis=1)

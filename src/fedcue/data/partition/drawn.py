@@ -61,8 +61,8 @@ class Draw:
         self.pools = {"train": dataset.train, "test": dataset.test}
         self.labels = {part: dataset.labels[pool] for part, pool in self.pools.items()}
         self.classes = len(dataset.classes)
-        counts = {part: np.bincount(labels, minlength=self.classes) for part, labels in self.labels.items()}
-        self.rarity = {part: 1 / counts[part][labels] for part, labels in self.labels.items()}
+        counts = {part: np.bincount(labels).astype(np.float64) for part, labels in self.labels.items()}
+        self.rarity = {part: np.reciprocal(counts[part][labels]) for part, labels in self.labels.items()}
 
     def train(self, client: int) -> Indices:
         """Return the client's training images, sorted."""

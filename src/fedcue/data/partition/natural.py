@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from fedcue.data.apportion import by_owner, deal, share_test
+from fedcue.data.apportion import NOBODY, by_owner, deal, share_test
 from fedcue.data.dataset import Dataset, Indices
 from fedcue.data.partition.base import LeftOut, Partition, PartitionOptions, assemble
 from fedcue.errors import PartitionError, many
@@ -45,7 +45,7 @@ class Natural(PartitionOptions):
                 "for tables, a column client in a manifest."
             )
         number = len(dataset.owner_names)
-        train = by_owner(np.where(dataset.is_test, -1, dataset.owners), number)
+        train = by_owner(np.where(dataset.is_test, NOBODY, dataset.owners), number)
         enough = [owner for owner in range(number) if len(train[owner]) >= self.min_train]
         chosen, test = self._tested(dataset, enough, train, generator)
         wanted = 1 if self.clients is None else self.clients
@@ -104,14 +104,14 @@ def _test_images(
 ) -> list[Indices]:
     """Return the test images of each owner: its own, and its share of those that nobody owns."""
     assert dataset.owners is not None
-    everybody = by_owner(np.where(dataset.is_test, dataset.owners, -1), len(dataset.owner_names))
+    everybody = by_owner(np.where(dataset.is_test, dataset.owners, NOBODY), len(dataset.owner_names))
     own = [everybody[owner] for owner in owners]
     free = _ownerless(dataset)
     if not len(free):
         return own
     number = len(dataset.classes)
     held = np.stack([np.bincount(dataset.labels[train[owner]], minlength=number) for owner in owners])
-    free = free[held.sum(axis=0)[dataset.labels[free]] > 0]
+    free = free[held.any(axis=0)[dataset.labels[free]]]
     counts = share_test(held, held, np.bincount(dataset.labels[free], minlength=number), generator)
     shared = deal(dataset.labels[free], counts, generator)
     return [np.sort(np.concatenate([mine, free[more]])) for mine, more in zip(own, shared, strict=True)]

@@ -9,6 +9,7 @@ import pytest
 from support.datasets import CIFAR, balanced, made
 
 from fedcue.data.partition import IID, ByDomain, Dirichlet, Natural, Partition, PartitionOptions, Pathological
+from fedcue.data.partition.base import LeftOut, counted
 from fedcue.errors import PartitionError
 from fedcue.registry import PARTITIONS
 from fedcue.rng import rng
@@ -31,6 +32,7 @@ def test_partitions_do_not_depend_on_what_was_drawn_before() -> None:
         (IID(clients=20_000), "20000 clients cannot share 10000 test images"),
         (Dirichlet(clients=9_000, alpha=0.3, flavour="class"), "need 90000, there are 50000"),
         (Dirichlet(clients=100, alpha=0.3, flavour="class", min_train=450), r"alpha=0\.3 with 100 clients"),
+        (IID(clients=60_000), "60000 clients cannot share 50000 training images"),
         (ByDomain(clients_per_domain=3), "has no domains"),
         (Natural(), "does not say whose the images are"),
     ],
@@ -113,3 +115,57 @@ def test_the_images_of_a_part_are_those_that_any_client_has_of_it() -> None:
     partition = Natural().split(dataset, rng(0, "partition"))
     assert partition.pool("train").tolist() == [0, 2, 3, 5]
     assert partition.pool("test").tolist() == [1, 4]
+
+
+def test_a_client_that_a_rule_leaves_untested_is_refused() -> None:
+    """One class for each of two clients, and test images of one class alone."""
+    dataset = made([0] * 6 + [1] * 6, [False] * 4 + [True] * 2 + [False] * 6)
+    with pytest.raises(PartitionError, match="1 of 2 clients would have no test image"):
+        Pathological(clients=2, classes_per_client=1).split(dataset, rng(0, "partition"))
+
+
+def test_clients_are_named_by_number() -> None:
+    partition = IID(clients=3).split(balanced(2, 10, 5), rng(0, "partition"))
+    assert partition.names == ("client-0", "client-1", "client-2")
+    assert partition.domains == ("", "", "")
+    assert (IID(clients=3).planned_clients, Natural(clients=4).planned_clients) == (3, 4)
+    assert (Natural().planned_clients, ByDomain().planned_clients) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (1, "1 client (c0) is"),
+        (2, "2 clients (c0, c1) are"),
+        (5, "5 clients (c0, c1, c2, c3, c4) are"),
+        (1006, "1,006 clients (c0, c1, c2, c3, c4 and 1,001 more) are"),
+    ],
+)
+def test_clients_are_counted_and_the_first_five_named(number: int, said: str) -> None:
+    assert counted([f"c{client}" for client in range(number)]) == said
+
+
+def test_what_a_partition_leaves_out_is_said_with_the_setting_that_decides() -> None:
+    assert vars(LeftOut()) == {
+        "few_training": (), "few_test": (), "test_images": 0, "min_train": 0, "min_test": 0,
+    }  # fmt: skip
+    assert LeftOut().notes() == []
+    left = LeftOut(("a",), ("b", "c"), 1234, min_train=16, min_test=3)
+    training, test, images = left.notes()
+    assert training == "1 client (a) is left out: fewer than 16 training images (partition.min_train)."
+    assert test.startswith("2 clients (b, c) are left out: fewer than 3 test images. Give partition=natural")
+    assert images == "1,234 test images show classes that no client trains on: not used."
+
+
+def test_natural_clients_are_chosen_by_their_own_settings_even_if_clients_are_kept() -> None:
+    dataset = made([0, 1] * 10, [False] * 12 + [True] * 8, owners=[0] * 5 + [1] * 7 + [0, 1] * 4)
+    kept = Natural(own_clients="keep", min_train=6).split(dataset, rng(0, "partition"))
+    assert (kept.rule, kept.instead_of, kept.names) == ("natural", "", ("owner-1",))
+
+
+def test_class_counts_are_of_all_classes_by_client() -> None:
+    dataset = made([0, 0, 2, 1, 1, 2], [0, 1, 0, 0, 1, 1], owners=[0, 0, 0, 1, 1, 1])
+    partition = Natural().split(dataset, rng(0, "partition"))
+    assert partition.class_counts(dataset).tolist() == [[1, 0, 1], [0, 1, 0]]
+    assert partition.class_counts(dataset, "test").tolist() == [[1, 0, 0], [0, 1, 1]]
+    assert (partition.train_sizes.tolist(), partition.test_sizes.tolist()) == ([2, 1], [1, 2])

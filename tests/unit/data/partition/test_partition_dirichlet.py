@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+from typing import Any
+
 import numpy as np
 import pytest
 from support.datasets import CIFAR
 
-from fedcue.data.partition import Dirichlet
-from fedcue.data.partition.dirichlet import by_class, fill, log_dirichlet
+from fedcue.data.partition import Dirichlet, dirichlet
+from fedcue.data.partition.dirichlet import _ask, _relative, by_class, fill, log_dirichlet
+from fedcue.errors import PartitionError
 from fedcue.rng import rng
 
 
@@ -110,3 +114,107 @@ def test_filling_stays_what_it_is() -> None:
     generator = rng(0, "fill")
     counts = fill(np.array([4, 3, 5]), log_dirichlet(0.5, 3, 4, generator), np.array([5, 0, 1, 6]), generator)
     assert counts.tolist() == [[1, 0, 0, 3], [3, 0, 0, 0], [1, 0, 1, 3]]
+
+
+def canned(monkeypatch: pytest.MonkeyPatch, *draws: list[list[int]]) -> list[int]:
+    """Let draws of training images be these, again and again; return where they are counted."""
+    drawn: list[int] = []
+
+    def draw(*given: object) -> np.ndarray:
+        drawn.append(len(drawn))
+        return np.array(draws[drawn[-1] % len(draws)])
+
+    monkeypatch.setattr(dirichlet, "_one_draw_by_class", draw)
+    return drawn
+
+
+def test_after_fifty_draws_the_best_of_their_smallest_clients_is_told(monkeypatch) -> None:
+    drawn = canned(monkeypatch, [[17, 0], [1, 2]], [[6, 0], [6, 8]], [[10, 5], [4, 1]])
+    said = r"fewer than 7 training images .* in each of 50 draws \(best smallest client: 6\)"
+    with pytest.raises(PartitionError, match=said):
+        by_class(np.array([16, 4]), np.array([5, 5]), 2, 0.5, 7, rng(0, "partition"))
+    assert len(drawn) == 50
+
+
+def test_the_first_draw_that_is_good_enough_is_taken(monkeypatch) -> None:
+    drawn = canned(monkeypatch, [[17, 0], [1, 2]], [[6, 0], [7, 7]], [[10, 0], [5, 5]])
+    counts = by_class(np.array([15, 5]), np.array([5, 5]), 2, 0.5, 7, rng(0, "partition"))
+    assert counts.train.tolist() == [[10, 0], [5, 5]]
+    assert len(drawn) == 3
+
+
+def test_as_many_images_as_the_smallest_clients_need_are_enough() -> None:
+    supply = np.full(2, 20)
+    assert by_class(supply, supply, 4, 1e9, 10, rng(0, "partition")).train.sum(axis=1).tolist() == [10] * 4
+    with pytest.raises(
+        PartitionError, match="4 clients with at least 11 training images need 44, there are 40"
+    ):
+        by_class(supply, supply, 4, 1e9, 11, rng(0, "partition"))
+
+
+def test_who_has_just_the_average_gets_nothing_more() -> None:
+    """Each class goes to one client as a whole: the second class to the other one."""
+    for seed in range(10):
+        counts = by_class(np.array([2, 2]), np.array([2, 2]), 2, 1e-6, 1, rng(seed, "partition"))
+        assert counts.train.sum(axis=1).tolist() == [2, 2]
+        assert sorted(counts.train.ravel().tolist()) == [0, 0, 2, 2]
+
+
+def test_class_wise_clients_stay_what_they_are() -> None:
+    counts = by_class(np.full(5, 40), np.full(5, 10), 4, 0.5, 5, rng(3, "p"))
+    assert counts.train.tolist() == [
+        [24, 3, 3, 19, 29],
+        [0, 11, 6, 8, 10],
+        [5, 15, 5, 4, 1],
+        [11, 11, 26, 9, 0],
+    ]
+    assert counts.test.tolist() == [[6, 0, 1, 5, 7], [0, 3, 1, 2, 3], [1, 4, 1, 1, 0], [3, 3, 7, 2, 0]]
+
+
+def test_filling_many_clients_of_few_classes_stays_what_it_is() -> None:
+    """Many are refused here, again and again."""
+    generator = rng(0, "many")
+    proportions = log_dirichlet(0.05, 40, 30, generator)
+    counts = fill(np.full(40, 50), proportions, np.r_[np.full(29, 60), 260], generator)
+    assert hashlib.sha256(counts.tobytes()).hexdigest()[:12] == "ccdb7c4f5c37"
+
+
+class Same:
+    """A generator that draws the same number again and again."""
+
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+    def random(self, shape: int | tuple[int, ...]) -> np.ndarray:
+        return np.full(shape, self.number)
+
+
+@pytest.mark.parametrize(
+    ("number", "taken", "expected"),
+    [
+        (0.0, [9, 9, 9], 0),
+        (0.0, [-1, 9, 9], 1),
+        (1 - 2.0**-53, [9, 9, 9], 2),
+        (1 - 2.0**-53, [9, 9, -1], 1),
+        (0.5, [9, 9, 9], 1),
+        (0.5, [9, -1, 9], 2),
+        (0.4999, [9, -1, 9], 0),
+    ],
+)
+def test_the_ends_of_what_is_drawn_belong_to_the_first_and_the_last_class_that_would_take_it(
+    number: float, taken: list[int], expected: int
+) -> None:
+    """The second of two clients asks: next to one, its number and a draw add up to two."""
+    log_q = np.log(np.full((2, 3), 1 / 3))
+    ladder = np.cumsum(np.exp(log_q), axis=1)
+    ladder = ladder / ladder[:, -1:] + np.arange(2)[:, None]
+    asks = (np.array([1]), np.array([5]), ladder, log_q, np.array(taken))
+    generator: Any = Same(number)
+    assert _ask(*asks, generator).tolist() == [expected]
+
+
+def test_what_would_be_denormal_is_zero() -> None:
+    weights = _relative(np.array([[0.0, -599.0, -601.0], [700.0, 1400.0, 801.0]]))
+    assert weights[0].tolist() == [1.0, np.exp(-599.0), 0.0]
+    assert weights[1].tolist() == [0.0, 1.0, np.exp(-599.0)]
+    assert _relative(np.array([3.0, 3.0])).tolist() == [1.0, 1.0]

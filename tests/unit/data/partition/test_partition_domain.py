@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from support.datasets import made
 
 from fedcue.data.dataset import Dataset
 from fedcue.data.image_sources import NoImages
 from fedcue.data.partition import ByDomain
 from fedcue.data.partition.base import assemble
+from fedcue.errors import PartitionError
 from fedcue.rng import rng
 
 
@@ -48,3 +50,9 @@ def test_a_client_that_is_alone_in_its_domain_has_its_name() -> None:
     assert (alone.names, alone.domains) == (("domain-0", "domain-1"), ("domain-0", "domain-1"))
     two = ByDomain(clients_per_domain=2).split(dataset, rng(0, "partition"))
     assert two.names == ("domain-0-0", "domain-0-1", "domain-1-0", "domain-1-1")
+
+
+def test_a_domain_with_too_few_images_is_named() -> None:
+    dataset = made([0] * 12, np.arange(12) % 2 == 1, domains=[0] * 10 + [1] * 2)
+    with pytest.raises(PartitionError, match="3 clients cannot share 1 training images of domain 'domain-1'"):
+        ByDomain(clients_per_domain=3).split(dataset, rng(0, "partition"))

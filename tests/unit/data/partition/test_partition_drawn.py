@@ -82,3 +82,36 @@ def test_clients_stay_what_they_are() -> None:
         [102, 171, 250, 350, 401],
         [418, 732, 1133, 1136, 1734],
     )
+
+
+def test_all_images_may_be_drawn_and_no_more() -> None:
+    dataset = made([0, 1] * 20, np.arange(40) >= 30)
+    whole = Drawn(clients=2, train=30, test=10).split(dataset, rng(0, "partition"))
+    assert whole.train[1].tolist() == list(range(30))
+    assert whole.test[1].tolist() == list(range(30, 40))
+    assert (whole.train_sizes.tolist(), whole.test_sizes.tolist()) == ([30, 30], [10, 10])
+    assert (whole.names[1], whole.domains[1], len(whole)) == ("client-1", "", 2)
+    assert (whole.pool("train").tolist(), whole.pool("test").tolist()) == (
+        list(range(30)),
+        list(range(30, 40)),
+    )
+    with pytest.raises(PartitionError, match="partition.test=11, but made has only 10 test images"):
+        Drawn(clients=2, train=30, test=11).split(dataset, rng(0, "partition"))
+
+
+def test_who_wants_more_images_than_its_classes_have_draws_others_too() -> None:
+    """A client whose proportions are those of one class, as far as numbers can tell."""
+    dataset = made(np.arange(40) % 10, np.arange(40) >= 30)
+    few = Drawn(clients=5, train=20, test=5, alpha=1e-4).split(dataset, rng(0, "partition"))
+    assert [len(np.unique(few.train[client])) for client in range(5)] == [20] * 5
+
+
+def test_every_client_stays_what_it_is() -> None:
+    dataset = made(np.arange(60) % 3, np.arange(60) >= 36)
+    drawn = Drawn(clients=3, train=5, test=2, alpha=0.5).split(dataset, rng(0, "partition"))
+    assert [part.tolist() for part in drawn.train] == [
+        [10, 11, 12, 14, 31],
+        [0, 6, 12, 15, 21],
+        [9, 17, 29, 33, 35],
+    ]
+    assert [part.tolist() for part in drawn.test] == [[45, 51], [48, 51], [41, 51]]

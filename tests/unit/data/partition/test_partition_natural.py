@@ -132,6 +132,7 @@ def test_who_is_left_out_is_counted_and_named() -> None:
         ({"min_test": 0}, [2, 0, 2, 1]),
         ({"untested": "train"}, [2, 0, 2, 1]),
         ({"min_test": 2, "untested": "train"}, [2, 0, 2, 0]),
+        ({"min_test": 3, "untested": "train"}, [0, 0, 0, 0]),
     ],
 )
 def test_clients_without_test_images_may_train(options: dict[str, object], sizes: list[int]) -> None:
@@ -169,3 +170,44 @@ def test_too_few_owners_are_counted() -> None:
     one = Natural(clients=1).split(owned, rng(0, "partition"))
     assert one.names in (("owner-0",), ("owner-1",))
     assert one.notes == [], "who was not drawn was not left out"
+
+
+def test_an_owner_with_just_enough_training_images_takes_part() -> None:
+    partition = Natural(min_train=4).split(four_owners(), rng(0, "partition"))
+    assert partition.names == ("owner-0", "owner-3")
+    assert partition.left_out.few_training == ("owner-2",)
+    assert Natural(min_train=5).split(four_owners(), rng(0, "partition")).names == ("owner-0",)
+
+
+def test_owners_are_drawn_by_the_seed_and_listed_in_their_order() -> None:
+    """As many test images of an owner as ever, and those of nobody go to the owners that were drawn."""
+    labels, owners = np.arange(60) % 3, np.arange(60) % 6
+    owned = made(labels, np.arange(60) >= 36, owners=owners)
+    assert Natural(clients=3).split(owned, rng(0, "partition")).names == ("owner-0", "owner-1", "owner-2")
+    names = {Natural(clients=4).split(owned, rng(seed, "partition")).names for seed in range(9)}
+    assert len(names) > 3
+    assert all(list(own) == sorted(own) for own in names)
+    shared = made(labels, np.arange(60) >= 36, owners=np.where(np.arange(60) >= 48, -1, owners))
+    partition = Natural(clients=3).split(shared, rng(0, "partition"))
+    assert partition.names == ("owner-1", "owner-3", "owner-5")
+    assert [part.tolist() for part in partition.test] == [
+        [37, 43, 49, 52, 55, 58],
+        [39, 45, 48, 51, 54, 57],
+        [41, 47, 50, 53, 56, 59],
+    ]
+
+
+def test_a_class_that_one_image_shows_is_tested_too() -> None:
+    dataset = made([0, 0, 1, 0, 1], [0, 0, 0, 1, 1], owners=[0, 0, 1, -1, -1])
+    partition = Natural().split(dataset, rng(0, "partition"))
+    assert [part.tolist() for part in partition.test] == [[3], [4]]
+    assert partition.notes == []
+
+
+def test_a_single_owner_is_enough_and_none_is_refused() -> None:
+    dataset = made([0, 0, 0], [0, 0, 1], owners=[0, 0, 0])
+    assert Natural().split(dataset, rng(0, "partition")).names == ("owner-0",)
+    with pytest.raises(PartitionError, match="0 of 1 client of the data have .* 1 must have"):
+        Natural(min_train=3).split(dataset, rng(0, "partition"))
+    with pytest.raises(PartitionError, match="1 of 1 client of the data have .* 2 must have"):
+        Natural(clients=2).split(dataset, rng(0, "partition"))
