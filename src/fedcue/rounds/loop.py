@@ -59,8 +59,7 @@ def run(
             if resume:
                 check_same_run(config, folder.path)
             with federation.host.stop.on_signals(), engine_for(federation, display.stage) as engine, tracking:
-                watching = Several(display, tracking) if config.log else display
-                result = Run(engine, folder, watching).complete(resume)
+                result = Run(engine, folder, Several(display, tracking)).complete(resume)
                 tracking.finished(result.summary)
                 return result
         finally:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.tiny_federation import TinyFederation
+from support.tiny_federation import Recorder, TinyFederation
 
+from fedcue.clients.federation import Federation
 from fedcue.clients.host import Host
-from fedcue.errors import BudgetSpent, ClientError, FedcueError
+from fedcue.clients.roster import Roster
+from fedcue.errors import BudgetSpent, ClientError, ConfigError, FedcueError, RunFolderError
+from fedcue.methods.fedvpt import FedVPT
 from fedcue.methods.head import HeadTuning
 from fedcue.methods.pep import PEP
 from fedcue.methods.ppt import PPT
 from fedcue.privacy.accounting import Ledger
+from fedcue.record.folder import RunFolder
+from fedcue.rounds import loop, observers
+from fedcue.rounds.loop import Run
+from fedcue.rounds.round_record import Patience
 from fedcue.train.settings import Training
 
 HEAD = 4 * 32
@@ -105,6 +113,163 @@ def test_a_round_in_which_all_clients_fail_is_drawn_ten_times():
     assert made[0].host.asked == 10 * 3
 
 
+class Watching(observers.Silent):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[Roster, Path]] = []
+        self.stages: list[tuple[str, int, int]] = []
+        self.records: list[dict[str, object]] = []
+
+    def started(self, roster, folder):
+        self.begun.append((roster, folder))
+
+    def stage(self, name, done=0, total=0):
+        self.stages.append((name, done, total))
+
+    def finished_round(self, record):
+        self.records.append(dict(record))
+
+
+class Counting(Recorder):
+    """Notes of each test whether it was the last one, and has something to say of every round."""
+
+    def __init__(self, federation: Federation) -> None:
+        super().__init__(federation)
+        self.tests: list[bool] = []
+
+    def evaluate(self, state, memories, final):
+        self.tests.append(final)
+        return super().evaluate(state, memories, final)
+
+    def news(self):
+        return {"nodes": 3}
+
+
+def complete(tiny, path, rounds, *, resume=False, patience=None, observer=None, given=None):
+    """Do a run in this folder; return its result and when it was tested."""
+    folder = RunFolder(path)
+    folder.open(resume=resume)
+    try:
+        with Counting(tiny.made(rounds, given)) as engine:
+            run = Run(engine, folder, observer or observers.Silent())
+            run.patience = Patience(patience)
+            return run.complete(resume), engine.tests
+    finally:
+        folder.close()
+
+
+@pytest.mark.parametrize(
+    ("rounds", "every", "tests"),
+    [(2, 0, [True]), (2, 1, [False, True]), (3, 2, [False, True]), (0, 1, [True])],
+)
+def test_a_run_is_tested_as_often_as_it_says_and_once_at_its_end(tmp_path, rounds, every, tests):
+    tiny = TinyFederation(HeadTuning(), images=8, settings=[f"evaluation.every={every}"])
+    result, asked = complete(tiny, tmp_path, rounds)
+    assert asked == tests
+    assert result.summary["rounds"] == rounds
+    for absent in ("ended_early", "warm_up_failures", "changed_settings", "releases", "privacy"):
+        assert absent not in result.summary
+    seconds = sum(record["seconds"] for record in result.rounds)
+    assert seconds < result.summary["seconds"] < seconds + 60
+    assert result.summary["workers"] == 1
+    assert result.summary["peak_memory_mb"] > 0
+
+
+def test_rounds_that_get_no_better_end_a_run_which_is_then_tested_for_the_last_time(tmp_path):
+    settings = ["evaluation.every=1"]
+    tiny = TinyFederation(HeadTuning(), images=8, training=Training(lr=0, head_lr=0), settings=settings)
+    result, tests = complete(tiny, tmp_path, 9, patience=2)
+    assert (result.summary["rounds"], tests) == (3, [False, False, False, True])
+    assert result.summary["ended_early"].startswith("2 evaluated rounds were no better")
+    result, tests = complete(tiny, tmp_path, 9, patience=4, resume=True)
+    assert (result.summary["rounds"], tests) == (5, [False, False, True]), "earlier rounds count"
+
+
+def test_an_observer_is_told_what_begins_each_stage_and_each_round_also_of_a_resumed_run(tmp_path):
+    tiny, first, second = TinyFederation(PEP(), images=8), Watching(), Watching()
+    complete(tiny, tmp_path, 1, observer=first)
+    ((roster, folder),) = first.begun
+    assert (len(roster), folder) == (4, tmp_path)
+    assert first.stages == [(name, done, 3) for name in ("warm start", "training") for done in range(4)]
+    assert [(record["round"], record["nodes"]) for record in first.records] == [(1, 3)]
+    complete(tiny, tmp_path, 2, observer=second, resume=True)
+    assert [(record["round"], record.get("nodes")) for record in second.records] == [(1, None), (2, 3)]
+
+
+def test_what_was_sent_before_round_0_is_counted_and_costs_what_was_planned(tmp_path):
+    pytest.importorskip("dp_accounting")
+    tiny = TinyFederation(PEP(), images=8, settings=["privacy=dp", "privacy.max_epsilon=50"])
+    run = tiny.run(1, (0, 1, 2))
+    (record,) = run.result.rounds
+    planned = tiny.made(1, (0, 1, 2)).roster.budget.planned()
+    assert record["epsilon"] == planned.epsilon == run.result.summary["privacy"]["epsilon"]
+    sent = [tensor for reply in run.replies for tensor in reply.tensors.values()]
+    summary = run.result.summary
+    assert summary["warm_up_upload_floats"] == sum(t.numel() for t in sent if t.is_floating_point())
+    assert summary["warm_up_upload_bytes"] == sum(t.numel() * t.element_size() for t in sent)
+
+
+def test_a_run_that_was_killed_before_round_0_counts_what_its_journal_says(tmp_path):
+    pytest.importorskip("dp_accounting")
+    settings = ["privacy=dp", "privacy.noise=1.5", "privacy.max_epsilon=50"]
+    tiny = TinyFederation(HeadTuning(), images=8, settings=settings)
+    build = tiny.made
+
+    def made(*given):
+        federation = build(*given)
+        federation.roster.repeats_noise = False
+        return federation
+
+    tiny.made = made
+    folder = RunFolder(tmp_path)
+    folder.open()
+    folder.write_config({})
+    folder.append_release([0, 1, 2], 1)
+    folder.close()
+    result, _ = complete(tiny, tmp_path, 1, resume=True, given=(0, 1, 2))
+    assert result.rounds[0]["epsilon"] == Ledger(releases={0: 2}).epsilon(1.5, 1e-5)
+
+
+@pytest.mark.parametrize(("every", "kept"), [(0, []), (1, [2, 3]), (2, [2, 3]), (5, [0, 3])])
+def test_checkpoints_are_written_every_so_many_rounds_and_after_the_last(tmp_path, every, kept):
+    tiny = TinyFederation(HeadTuning(), images=8, settings=[f"checkpoint.every={every}"])
+    complete(tiny, tmp_path, 3)
+    names = sorted(path.stem for path in tmp_path.glob("checkpoints/*"))
+    assert names == [f"round-{number:06}" for number in kept]
+
+
+def test_a_run_that_fails_leaves_a_checkpoint_of_what_was_done(tmp_path):
+    settings = ["checkpoint.every=0", "min_updates=3"]
+    tiny = TinyFederation(HeadTuning(), images=8, host_kind=FailingLater, settings=settings)
+    for resume in (False, True):
+        with pytest.raises(FedcueError, match="Round 2 got fewer than min_updates=3"):
+            complete(tiny, tmp_path, 3, resume=resume)
+        assert [path.stem for path in tmp_path.glob("checkpoints/*")] == ["round-000001"]
+    tiny.host_kind = Host
+    result, _ = complete(tiny, tmp_path, 3, resume=True)
+    assert [record["round"] for record in result.rounds] == [1, 2, 3]
+
+
+class FailingLater(Host):
+    """Clients that get through the first round and no further."""
+
+    def train(self, download, memory):
+        if download.round:
+            raise ClientError("it stumbled")
+        return super().train(download, memory)
+
+
+def test_a_checkpoint_of_another_method_is_not_gone_on_with(tmp_path):
+    complete(TinyFederation(HeadTuning(), images=8), tmp_path, 1)
+    with pytest.raises(RunFolderError, match="does not fit fedvpt"):
+        complete(TinyFederation(FedVPT(), images=8), tmp_path, 2, resume=True)
+
+
+def test_what_clients_do_not_keep_is_not_remembered_of_them():
+    assert TinyFederation(HeadTuning(), images=8).run(1).memories == {}
+
+
 class Unanswering(Host):
     """Client 1 cannot answer before the first round."""
 
@@ -129,6 +294,17 @@ def test_who_does_not_answer_before_the_first_round_is_named_and_left_out():
     assert run.result.rounds[0]["failures"] == [{"step": "warm up", "client": 1, "reason": "it is cold"}]
     floats = sum(tensor.numel() for reply in run.replies for tensor in [reply.tensors["centroids"]])
     assert run.result.summary["warm_up_upload_floats"] == floats
+    assert "failures" not in run.more(1).result.rounds[1]
+
+
+class Alone(Unanswering):
+    """One client answers."""
+
+    silent = (0, 2)
+
+
+def test_one_answer_is_enough_for_a_mean():
+    assert [reply.client for reply in TinyFederation(PEP(), images=8, host_kind=Alone).run(1).replies] == [1]
 
 
 def test_without_any_answer_there_is_no_run():
@@ -235,3 +411,67 @@ def test_what_clients_keep_is_left_in_a_file():
     assert sorted(kept) == ["0/private_prompts", "2/private_prompts"]
     for client in (0, 2):
         assert torch.equal(kept[f"{client}/private_prompts"], run.memories[client].tensors["private_prompts"])
+
+
+@pytest.fixture
+def tiny(monkeypatch, tmp_path):
+    """A federation that is made whatever the configuration says of data, in an empty folder."""
+    federation = TinyFederation(HeadTuning(), images=8, settings=["checkpoint.keep=1"])
+    monkeypatch.setattr(loop, "load_federation", lambda config, tell: federation.made(config.rounds))
+    monkeypatch.chdir(tmp_path)
+    return federation
+
+
+def test_a_run_from_its_configuration_is_left_in_its_folder_which_nobody_holds_then(tiny, tmp_path):
+    watching = Watching()
+    result = loop.run(tiny.config(2), tmp_path / "run", observer=watching)
+    assert result.folder == tmp_path / "run"
+    assert [record["round"] for record in watching.records] == [1, 2]
+    assert len(list(result.folder.glob("checkpoints/*"))) == 1
+    with pytest.raises(RunFolderError, match="not empty"):
+        loop.run(tiny.config(2), result.folder)
+    again = loop.run(tiny.config(3), result.folder, resume=True)
+    assert [record["round"] for record in again.rounds] == [1, 2, 3]
+    anew = loop.run(tiny.config(1), result.folder, overwrite=True)
+    assert [record["round"] for record in anew.rounds] == [1]
+
+
+def test_a_run_without_a_folder_gets_one_under_runs(tiny, tmp_path):
+    folder = loop.run(tiny.config(1)).folder
+    assert folder.parent.name == "runs"
+    assert folder.resolve().is_relative_to(tmp_path)
+
+
+def test_another_run_is_not_gone_on_with(tiny, tmp_path):
+    loop.run(tiny.config(1), tmp_path / "run")
+    other = tiny.config(2).model_copy(update={"seed": 7})
+    with pytest.raises(RunFolderError, match=r"holds another run.*seed=0, asked for seed=7"):
+        loop.run(other, tmp_path / "run", resume=True)
+    loop.run(tiny.config(2), tmp_path / "run", resume=True)
+
+
+def test_a_transport_that_is_refused_leaves_nothing_behind(tiny, tmp_path):
+    tiny.settings = ["transport.dtype=float16", "aggregate=secure"]
+    with pytest.raises(ConfigError, match="transport"):
+        loop.run(tiny.config(1), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tracker_is_told_of_every_round_and_of_the_end(tiny, tmp_path, monkeypatch):
+    told = []
+
+    class Tracker:
+        def open(self, name, folder, settings):
+            told.append((name, settings["seed"]))
+            return 0
+
+        def log(self, number, values):
+            told.append(number)
+
+        def close(self, summary):
+            told.append(summary["rounds"])
+
+    monkeypatch.setattr(observers, "tracker", lambda name: Tracker())
+    tiny.settings = ['log=["tensorboard"]']
+    loop.run(tiny.config(2), tmp_path / "run")
+    assert told == [("run", 0), 1, 2, 2]

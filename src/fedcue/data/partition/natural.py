@@ -111,7 +111,7 @@ def _test_images(
         return own
     number = len(dataset.classes)
     held = np.stack([np.bincount(dataset.labels[train[owner]], minlength=number) for owner in owners])
-    free = free[held.any(axis=0)[dataset.labels[free]]]
+    free = free[held.max(axis=0)[dataset.labels[free]] > 0]
     counts = share_test(held, held, np.bincount(dataset.labels[free], minlength=number), generator)
     shared = deal(dataset.labels[free], counts, generator)
     return [np.sort(np.concatenate([mine, free[more]])) for mine, more in zip(own, shared, strict=True)]
