@@ -120,5 +120,10 @@ def word_shapes(
     specs: Iterable[TensorSpec], prepare: Callable[[Update], Update] = lambda update: update
 ) -> Shapes:
     """Return the shapes of a client's words, as they follow from what it uploads."""
+    return {name: tuple(tensor.shape) for name, tensor in prepare(zeros_of(specs)).tensors.items()}
+
+
+def zeros_of(specs: Iterable[TensorSpec]) -> Update:
+    """Return an update of what a client uploads, all of it zeros; a size that is not known is zero."""
     zeros = {spec.name: torch.zeros([size or 0 for size in spec.shape], dtype=spec.dtype) for spec in specs}
-    return {name: tuple(tensor.shape) for name, tensor in prepare(Update(0, 1, zeros)).tensors.items()}
+    return Update(0, 1, zeros)

@@ -11,12 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-
 from fedcue.aggregate.class_means import CentroidSums
 from fedcue.aggregate.mean import Adding, Summing
 from fedcue.aggregate.robust import Aggregation
-from fedcue.aggregate.secure import Secure
+from fedcue.aggregate.secure import Secure, zeros_of
 from fedcue.errors import ConfigError
 from fedcue.privacy.differential import DifferentialPrivacy
 from fedcue.privacy.mechanisms import Privacy, Streams
@@ -157,8 +155,7 @@ def check_protection(method: str, summing: Summing, aggregation: Aggregation, pr
 
 def _leaves_alone(summing: Summing) -> bool:
     """Say whether what a client sends is added up as it is."""
-    sent = [spec for spec in summing.table if spec.returned]
-    update = Update(0, 1, {spec.name: torch.ones([size or 1 for size in spec.shape]) for spec in sent})
+    update = zeros_of(spec for spec in summing.table if spec.returned)
     return summing.prepare(update) is update
 
 

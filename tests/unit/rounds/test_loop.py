@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,10 @@ from fedcue.rounds.loop import Run
 from fedcue.rounds.round_record import Patience
 from fedcue.train.settings import Training
 
+FILES = {
+    "config.toml", "metrics.jsonl", "clients.csv", "summary.json", "model.safetensors", "model.json", "checkpoints",
+    "analysis.safetensors", ".lock",
+}  # fmt: skip
 HEAD = 4 * 32
 """Floats of the head of a tiny federation."""
 
@@ -204,6 +209,8 @@ def test_what_was_sent_before_round_0_is_counted_and_costs_what_was_planned(tmp_
     (record,) = run.result.rounds
     planned = tiny.made(1, (0, 1, 2)).roster.budget.planned()
     assert record["epsilon"] == planned.epsilon == run.result.summary["privacy"]["epsilon"]
+    keys = ["round", "clients", "train_loss", "upload_floats", "download_bytes", "epsilon", "seconds"]
+    assert [key for key in record if key in keys] == keys, "a reader finds them in this order"
     sent = [tensor for reply in run.replies for tensor in reply.tensors.values()]
     summary = run.result.summary
     assert summary["warm_up_upload_floats"] == sum(t.numel() for t in sent if t.is_floating_point())
@@ -229,6 +236,43 @@ def test_a_run_that_was_killed_before_round_0_counts_what_its_journal_says(tmp_p
     folder.close()
     result, _ = complete(tiny, tmp_path, 1, resume=True, given=(0, 1, 2))
     assert result.rounds[0]["epsilon"] == Ledger(releases={0: 2}).epsilon(1.5, 1e-5)
+
+
+def test_a_run_whose_noise_cannot_be_repeated_goes_on_from_its_journal(tmp_path):
+    pytest.importorskip("dp_accounting")
+    settings = ["privacy=dp", "privacy.noise=1.5", "privacy.max_epsilon=50"]
+    tiny = TinyFederation(HeadTuning(), images=8, settings=settings)
+    build = tiny.made
+
+    def made(*given):
+        federation = build(*given)
+        federation.roster.repeats_noise = False
+        return federation
+
+    tiny.made = made
+    complete(tiny, tmp_path, 1, given=(0, 1, 2))
+    with (tmp_path / "releases.jsonl").open("a") as file:
+        file.write('{"clients": [1], "releases": 1}\n')  # of a round that was not finished
+    result, _ = complete(tiny, tmp_path, 2, resume=True, given=(0, 1, 2))
+    spent = [Ledger(releases={0: number}).epsilon(1.5, 1e-5) for number in (1, 3)]
+    assert [record["epsilon"] for record in result.rounds] == spent
+    (tmp_path / "releases.jsonl").unlink()
+    with pytest.raises(RunFolderError, match="tells of 0 releases where there were 7"):
+        complete(tiny, tmp_path, 3, resume=True, given=(0, 1, 2))
+
+
+def test_a_run_gone_on_with_at_another_rate_keeps_both_settings(tmp_path):
+    tiny = TinyFederation(HeadTuning(), images=8)
+    complete(tiny, tmp_path, 1)
+    tiny.training = tiny.training.model_copy(update={"batch_size": 4})
+    result, _ = complete(tiny, tmp_path, 2, resume=True)
+    (change,) = result.summary["changed_settings"]
+    assert change == {"from_round": 2, "settings": {"training.batch_size": {"before": 8, "now": 4}}}
+    sizes = [
+        tomllib.loads((tmp_path / name).read_text())["training"]["batch_size"]
+        for name in ("config-round-000001.toml", "config.toml")
+    ]
+    assert sizes == [8, 4]
 
 
 @pytest.mark.parametrize(("every", "kept"), [(0, []), (1, [2, 3]), (2, [2, 3]), (5, [0, 3])])
@@ -426,6 +470,7 @@ def test_a_run_from_its_configuration_is_left_in_its_folder_which_nobody_holds_t
     watching = Watching()
     result = loop.run(tiny.config(2), tmp_path / "run", observer=watching)
     assert result.folder == tmp_path / "run"
+    assert {path.name for path in result.folder.iterdir()} == FILES
     assert [record["round"] for record in watching.records] == [1, 2]
     assert len(list(result.folder.glob("checkpoints/*"))) == 1
     with pytest.raises(RunFolderError, match="not empty"):

@@ -146,14 +146,13 @@ def test_clients_are_counted_and_the_first_five_named(number: int, said: str) ->
 
 
 def test_what_a_partition_leaves_out_is_said_with_the_setting_that_decides() -> None:
-    assert vars(LeftOut()) == {
-        "few_training": (), "few_test": (), "test_images": 0, "min_train": 0, "min_test": 0,
-    }  # fmt: skip
+    assert {name for name, value in vars(LeftOut()).items() if value not in ((), 0)} == set()
     assert LeftOut().notes() == []
-    left = LeftOut(("a",), ("b", "c"), 1234, min_train=16, min_test=3)
-    training, test, images = left.notes()
+    left = LeftOut(("a",), ("b", "c"), 1234, nobodys=1, min_train=16, min_test=3)
+    training, test, nobodys, images = left.notes()
     assert training == "1 client (a) is left out: fewer than 16 training images (partition.min_train)."
     assert test.startswith("2 clients (b, c) are left out: fewer than 3 test images. Give partition=natural")
+    assert nobodys.startswith("1 image of no client or domain: not used.")
     assert images == "1,234 test images show classes that no client trains on: not used."
 
 

@@ -193,12 +193,12 @@ class Same:
     ("number", "taken", "expected"),
     [
         (0.0, [9, 9, 9], 0),
-        (0.0, [-1, 9, 9], 1),
+        (0.0, [5, 9, 9], 1),
         (1 - 2.0**-53, [9, 9, 9], 2),
-        (1 - 2.0**-53, [9, 9, -1], 1),
+        (1 - 2.0**-53, [9, 9, 5], 1),
         (0.5, [9, 9, 9], 1),
-        (0.5, [9, -1, 9], 2),
-        (0.4999, [9, -1, 9], 0),
+        (0.5, [9, 5, 9], 2),
+        (0.4999, [9, 4, 6], 0),
     ],
 )
 def test_the_ends_of_what_is_drawn_belong_to_the_first_and_the_last_class_that_would_take_it(
@@ -214,7 +214,8 @@ def test_the_ends_of_what_is_drawn_belong_to_the_first_and_the_last_class_that_w
 
 
 def test_what_would_be_denormal_is_zero() -> None:
-    weights = _relative(np.array([[0.0, -599.0, -601.0], [700.0, 1400.0, 801.0]]))
-    assert weights[0].tolist() == [1.0, np.exp(-599.0), 0.0]
+    below = np.nextafter(-600.0, -np.inf)
+    weights = _relative(np.array([[0.0, -600.0, below], [700.0, 1400.0, 801.0]]))
+    assert weights[0].tolist() == [1.0, np.exp(-600.0), 0.0]
     assert weights[1].tolist() == [0.0, 1.0, np.exp(-599.0)]
     assert _relative(np.array([3.0, 3.0])).tolist() == [1.0, 1.0]

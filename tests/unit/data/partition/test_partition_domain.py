@@ -56,3 +56,10 @@ def test_a_domain_with_too_few_images_is_named() -> None:
     dataset = made([0] * 12, np.arange(12) % 2 == 1, domains=[0] * 10 + [1] * 2)
     with pytest.raises(PartitionError, match="3 clients cannot share 1 training images of domain 'domain-1'"):
         ByDomain(clients_per_domain=3).split(dataset, rng(0, "partition"))
+
+
+def test_images_of_no_domain_are_counted_and_not_used() -> None:
+    dataset = made([0] * 12, np.arange(12) % 2 == 1, domains=[0] * 5 + [-1] * 3 + [1] * 4)
+    partition = ByDomain().split(dataset, rng(0, "partition"))
+    assert partition.left_out.nobodys == 3
+    assert partition.pool("train").tolist() == [0, 2, 4, 8, 10]

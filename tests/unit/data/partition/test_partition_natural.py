@@ -211,3 +211,12 @@ def test_a_single_owner_is_enough_and_none_is_refused() -> None:
         Natural(min_train=3).split(dataset, rng(0, "partition"))
     with pytest.raises(PartitionError, match="1 of 1 client of the data have .* 2 must have"):
         Natural(clients=2).split(dataset, rng(0, "partition"))
+
+
+def test_training_images_of_nobody_are_counted_and_not_used() -> None:
+    """Test images of nobody are shared out instead."""
+    dataset = made([0] * 9, np.arange(9) >= 5, owners=[0, 0, 1, -1, -1, 0, 1, -1, -1])
+    partition = Natural().split(dataset, rng(0, "partition"))
+    assert partition.left_out.nobodys == 2
+    assert partition.pool("train").tolist() == [0, 1, 2]
+    assert partition.pool("test").tolist() == [5, 6, 7, 8]
