@@ -30,7 +30,9 @@ def run(
     from fedcue.cli.grid_output import GridProgress
     from fedcue.grid.remember import plan_table
     from fedcue.grid.table import RunTable
+    from fedcue.record.files import check_output
 
+    check_output(path)
     plan = plan_table(RunTable(path), [one.grid for one in asked], out, again=manner.overwrite)
     if dry_run:
         cells = [one.first.cell for one in plan.missing]

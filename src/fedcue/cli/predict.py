@@ -101,9 +101,11 @@ def _check_place(table: Path) -> None:
     from fedcue.record.files import check_output
 
     check_output(table)
-    if table.is_dir() or not os.access(table.parent, os.W_OK):
-        what = "is a folder" if table.is_dir() else f"cannot be written: look at the folder {table.parent}"
-        raise ConfigError(f"--csv {table} {what}. Give the name of a new file in a folder that is there.")
+    if not os.access(table.parent, os.W_OK):
+        raise ConfigError(
+            f"--csv {table} cannot be written: look at the folder {table.parent}. Give the name of a new "
+            "file in a folder that is there."
+        )
 
 
 def _classified(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedcue.errors import BudgetSpent, ClientError
+from fedcue.foreign import STRANGE, ordinary
 from fedcue.privacy.accounting import Ledger
 from fedcue.privacy.differential import DifferentialPrivacy
 from fedcue.privacy.mechanisms import Privacy
@@ -60,7 +61,7 @@ class Journal:
 
     def spent(self, images: Images) -> float:
         """Return the weight of all releases of some images."""
-        if not self.file.is_file():
+        if not os.path.lexists(self.file):
             return 0.0
         with self._locked() as file:
             return _weight(_weights(file), images)
@@ -80,7 +81,6 @@ class Journal:
             return
         if privacy.noise is None:
             raise ClientError("the server has not settled the noise of privacy=dp")
-        self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._locked() as file:
             after = _weight(_weights(file), images) + releases / privacy.noise**2
             self._check_budget(after, privacy)
@@ -102,12 +102,30 @@ class Journal:
 
     @contextmanager
     def _locked(self) -> Iterator[IO[bytes]]:
-        """Open the journal for this process alone; cut off a line that no release followed."""
-        with os.fdopen(os.open(self.file, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.truncate(file.read().rfind(b"\n") + 1)
-            file.seek(0, os.SEEK_END)
-            yield file
+        """Open the journal for this process alone; without it nothing is released."""
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with os.fdopen(os.open(ordinary(self.file), os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                _end_whole(file)
+                yield file
+        except OSError as error:
+            raise ClientError(
+                "its journal of releases cannot be written, so that nothing is released"
+            ) from error
+
+
+def _end_whole(file: IO[bytes]) -> None:
+    """Cut off a line that no release followed; one that says all it should was followed by one perhaps."""
+    file.seek(0)
+    end = file.read()
+    last = end[end.rfind(b"\n") + 1 :]
+    try:
+        json.loads(last)
+        file.write(b"\n")
+    except (ValueError, RecursionError):
+        file.truncate(len(end) - len(last))
+    file.seek(0, os.SEEK_END)
 
 
 def weighed(weight: float, delta: float) -> float:
@@ -153,7 +171,7 @@ def _weights(file: IO[bytes]) -> Weights:
             ):
                 raise ValueError("not a release")
             weights[_images(entry)] += releases / noise**2
-    except (ValueError, KeyError, TypeError) as error:
+    except STRANGE as error:
         raise ClientError(
             "its journal of releases is damaged, so that what was spent is not known"
         ) from error

@@ -7,6 +7,7 @@ import csv
 import io
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -16,8 +17,8 @@ import tomli_w
 
 from fedcue.config.recipes import merge, read_recipe
 from fedcue.config.words import typed
-from fedcue.errors import ConfigError
-from fedcue.foreign import expanded
+from fedcue.errors import ConfigError, RunFolderError
+from fedcue.foreign import STRANGE, expanded
 from fedcue.grid.cells import Cell, Grid, Values, describe, product_of
 from fedcue.grid.execute import finished
 from fedcue.record.files import write_json, write_text
@@ -95,13 +96,26 @@ def untested(cells: Sequence[Cell]) -> dict[Path, str]:
     """Return the finished runs that say nothing, by folder, and why."""
     found = {}
     for folder in (folder for folders in finished(cells).values() for folder in folders):
-        missing = read_summary(folder).get("untested", [])
-        if missing:
-            found[folder] = (
-                f"{len(missing)} clients could not be tested (client {missing[0]['client']}: "
-                f"{missing[0]['reason']}). Mend them, then repeat with --overwrite."
-            )
+        with _readable(folder):
+            missing = read_summary(folder).get("untested", [])
+            if missing:
+                found[folder] = (
+                    f"{len(missing)} clients could not be tested (client {missing[0]['client']}: "
+                    f"{missing[0]['reason']}). Mend them, then repeat with --overwrite."
+                )
     return found
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Say which run it is whose summary does not hold what it should."""
+    try:
+        yield
+    except STRANGE as error:
+        raise RunFolderError(
+            f"{folder} is not a finished run that can be read ({type(error).__name__}: {error}). "
+            "Delete the folder and run it again."
+        ) from error
 
 
 def _accuracies(folders: Iterable[Path]) -> Iterator[float]:
@@ -109,7 +123,9 @@ def _accuracies(folders: Iterable[Path]) -> Iterator[float]:
     for folder in folders:
         summary = read_summary(folder)
         if not summary.get("untested"):
-            yield float(summary["mean_accuracy"])
+            with _readable(folder):
+                accuracy = float(summary["mean_accuracy"])
+            yield accuracy
 
 
 def choose(candidates: Sequence[Candidate], values: Values, seeds: int) -> dict[str, Choice]:

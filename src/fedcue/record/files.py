@@ -12,7 +12,7 @@ from typing import Any
 
 from safetensors.torch import save
 
-from fedcue.errors import RunFolderError
+from fedcue.errors import ConfigError, RunFolderError
 from fedcue.foreign import text_of
 from fedcue.types import Tensors
 
@@ -60,10 +60,12 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def check_output(path: Path) -> None:
     """Refuse what is no file: a file in the place of a device would stay there, for everybody."""
+    if path.is_dir() or path.name in ("", ".."):
+        raise ConfigError(f"{path} is a folder. Give the name of a file.")
     place = path.parent.resolve()
     system = place == Path("/dev") or Path("/proc") in (place, *place.parents)
-    if system or (path.exists() and not (path.is_file() or path.is_dir())):
-        raise RunFolderError(f"{path} is a pipe or a device. Give the name of a file.")
+    if system or (path.exists() and not path.is_file()):
+        raise ConfigError(f"{path} is a pipe or a device. Give the name of a file.")
 
 
 def write_text(path: Path, text: str, *, escape: bool = False) -> None:

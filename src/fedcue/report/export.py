@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedcue.record.files import explained, without_formula, write_text
+from fedcue.record.files import check_output, explained, without_formula, write_text
 from fedcue.report.figures.catalogue import FIGURES
 from fedcue.report.figures.draw import FORMATS, save
 from fedcue.report.groups import group_runs
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 def write_report(paths: Iterable[Path], out: Path) -> tuple[Path, Path]:
     """Write the page to ``out``, and figures and tables to a folder beside it; return both."""
+    check_output(out)
     runs = need_runs(paths)
     page = render(runs)
     if len(page.encode()) > LIMIT:

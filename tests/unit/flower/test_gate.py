@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from gate_tricks import BODY, GOOD, TRICKS, head, is_refused, received
 from fedcue.errors import ConfigError
 from fedcue.flower.certificates import write_ca, write_server_certificate
 from fedcue.flower.gate.application import Complaints, Gate
+from fedcue.flower.gate.outside import Outside
 from fedcue.flower.gate.rules import CALLS, MAX_PEERS, PATHS, Limits, Rate, Refusal, peer, refusal
 from fedcue.flower.gate.serve import Loop, Place, Server, client, configuration, serve
 
@@ -61,15 +62,21 @@ class FakeLink:
         yield b"wer"
 
 
+def serving(server: Server, listening: Outside, limits: Limits) -> None:
+    """Serve as the gate does, on the gate's own event loop."""
+    with asyncio.Runner(loop_factory=lambda: Loop(limits)) as runner:
+        runner.run(server.serve([listening]))
+
+
 @contextmanager
 def standing(limits: Limits) -> Iterator[tuple[FakeLink, int]]:
     """Serve a gate without TLS on a free port of loopback."""
     link = FakeLink()
     client = httpx.AsyncClient(transport=httpx.MockTransport(link), base_url="https://127.0.0.1:1")
     server = Server(configuration(Gate(client, limits), None))
-    with socket.socket() as listening:
+    with Outside(socket.AF_INET, limits) as listening:
         listening.bind(("127.0.0.1", 0))
-        thread = threading.Thread(target=server.run, args=([listening],))
+        thread = threading.Thread(target=serving, args=(server, listening, limits))
         thread.start()
         try:
             while not server.started:
@@ -349,25 +356,59 @@ def test_a_gate_before_a_superlink_of_another_authority_lets_nothing_through(tmp
     asyncio.run(asked())
 
 
-def test_a_tls_handshake_that_never_ends_is_cut_off(tmp_path: Path) -> None:
-    write_ca(tmp_path)
-    write_server_certificate(tmp_path, tmp_path, "127.0.0.1")
-    limits = Limits(head_seconds=0.2)
-    gate = Gate(httpx.AsyncClient(transport=httpx.MockTransport(FakeLink())), limits)
-
-    async def silent() -> bytes:
-        server = Server(configuration(gate, tmp_path))
-        with socket.socket() as listening:
-            listening.bind(("127.0.0.1", 0))
-            serving = asyncio.create_task(server.serve([listening]))
-            while not server.started:
-                await asyncio.sleep(0.01)
-            reader, writer = await asyncio.open_connection(*listening.getsockname())
-            got = await asyncio.wait_for(reader.read(), 10)
-            writer.close()
-            server.should_exit = True
-            await serving
-            return got
-
+@contextmanager
+def silent_gate(folder: Path, limits: Limits) -> Iterator[asyncio.Runner]:
+    """Yield what runs a gate with TLS."""
+    write_ca(folder)
+    write_server_certificate(folder, folder, "127.0.0.1")
     with asyncio.Runner(loop_factory=lambda: Loop(limits)) as runner:
-        assert runner.run(silent()) == b""
+        yield runner
+
+
+async def connected(
+    folder: Path, limits: Limits, talk: Callable[[tuple[str, int]], Awaitable[bytes]]
+) -> bytes:
+    """Serve a gate with TLS while somebody talks to it; return what came of that."""
+    server = Server(
+        configuration(Gate(httpx.AsyncClient(transport=httpx.MockTransport(FakeLink())), limits), folder)
+    )
+    with Outside(socket.AF_INET, limits) as listening:
+        listening.bind(("127.0.0.1", 0))
+        serving = asyncio.create_task(server.serve([listening]))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        got = await talk(listening.getsockname())
+        server.should_exit = True
+        await serving
+        return got
+
+
+def test_a_tls_handshake_that_never_ends_is_cut_off(tmp_path: Path) -> None:
+    async def silent(place: tuple[str, int]) -> bytes:
+        reader, writer = await asyncio.open_connection(*place)
+        got = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        return got
+
+    limits = Limits(head_seconds=0.2)
+    with silent_gate(tmp_path, limits) as runner:
+        assert runner.run(connected(tmp_path, limits, silent)) == b""
+
+
+def test_connections_that_never_shake_hands_are_counted(tmp_path: Path) -> None:
+    async def many(place: tuple[str, int]) -> bytes:
+        first = [await asyncio.open_connection(*place) for _ in range(2)]
+        reader, writer = await asyncio.open_connection(*place)
+        got = await asyncio.wait_for(reader.read(), 10)  # ended long before the time of a handshake is over
+        for _, one in [*first, (reader, writer)]:
+            one.close()
+        await asyncio.sleep(0.2)
+        reader, writer = await asyncio.open_connection(*place)  # those that were closed no longer count
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(), 0.3)
+        writer.close()
+        return got
+
+    limits = Limits(connections_per_address=2, head_seconds=60)
+    with silent_gate(tmp_path, limits) as runner:
+        assert runner.run(connected(tmp_path, limits, many)) == b""

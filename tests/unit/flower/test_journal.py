@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ def test_the_lines_of_the_first_journals_count(tmp_path: Path) -> None:
     "line", ["{}", "[]", "1", "?", '{"place": "/x", "division": "0", "client": "a", "releases": 1.5, "noise": 1}',
              '{"place": "/x", "division": "0", "client": "a", "releases": 1, "noise": NaN}',
              '{"place": "/x", "division": "0", "client": "a", "releases": 1, "noise": 1e-400}',
+             '{"place": "/x", "division": "0", "client": "a", "releases": 1, "noise": 1e-200}',
+             '{"place": "/x", "division": "0", "client": "a", "releases": 1' + "0" * 400 + ', "noise": 1.5}', "[" * 100_000,
              '{"division": "0", "client": "a", "releases": 1, "noise": 1}']
 )  # fmt: skip
 def test_a_damaged_journal_is_not_believed(line: str, tmp_path: Path) -> None:
@@ -77,6 +80,38 @@ def test_a_damaged_journal_is_not_believed(line: str, tmp_path: Path) -> None:
     journal.file.write_text(line + "\n")
     with pytest.raises(ClientError, match="damaged"):
         journal.spent(Images("/x", "0", "a"))
+
+
+def test_a_last_line_that_is_whole_counts_and_one_cut_short_does_not(tmp_path: Path) -> None:
+    journal, images = Journal(tmp_path / "releases.jsonl"), Images("/x", "0", "a")
+    journal.release(images, PRIVACY, 1, "run")
+    line = journal.file.read_text()
+    journal.file.write_text(line * 3 + line[:-9])  # the disk was full
+    assert journal.spent(images) == 3 / NOISE**2
+    journal.file.write_text(line * 2 + line.rstrip("\n"))  # an editor left the end of the line away
+    journal.release(images, PRIVACY, 2, "run")
+    assert journal.spent(images) == 5 / NOISE**2
+
+
+@pytest.mark.timeout(20)  # what opens a pipe waits for ever
+@pytest.mark.parametrize("kind", ["pipe", "folder", "no folder", "full"])
+def test_without_a_journal_to_write_nothing_is_released(kind: str, tmp_path: Path) -> None:
+    journal, images = Journal(tmp_path / "memory" / "releases.jsonl"), Images("/x", "0", "a")
+    if kind == "no folder":
+        (tmp_path / "memory").write_text("")
+    else:
+        (tmp_path / "memory").mkdir()
+    if kind == "pipe":
+        os.mkfifo(journal.file)
+    if kind == "folder":
+        journal.file.mkdir()
+    if kind == "full":
+        journal.file.symlink_to("/dev/full")
+    with pytest.raises(ClientError, match="cannot be written, so that nothing is released"):
+        journal.release(images, PRIVACY, 1, "run")
+    if kind != "no folder":
+        with pytest.raises(ClientError):
+            journal.spent(images)
 
 
 def site(folder: Path | str, memory: Path, setting: str = "", **config: Any) -> Node:

@@ -11,7 +11,7 @@ import pytest
 
 from fedcue.config.layers import dump, load
 from fedcue.config.recipes import merge
-from fedcue.errors import ConfigError
+from fedcue.errors import ConfigError, RunFolderError
 from fedcue.grid import tune
 from fedcue.grid.cells import Grid, product_of
 from fedcue.train.sgd import rate
@@ -103,6 +103,13 @@ def test_a_trial_that_left_clients_untested_is_not_chosen(tmp_path: Path) -> Non
         (tmp_path / name).mkdir()
         (tmp_path / name / "summary.json").write_text(json.dumps({"mean_accuracy": 0.5, **more}))
     assert list(tune._accuracies([tmp_path / "a", tmp_path / "b"])) == [0.5]
+
+
+@pytest.mark.parametrize("summary", ["{}", '{"mean_accuracy": "high"}', '{"mean_accuracy": [1]}'])
+def test_a_trial_whose_summary_says_nothing_is_named(tmp_path: Path, summary: str) -> None:
+    (tmp_path / "summary.json").write_text(summary)
+    with pytest.raises(RunFolderError, match="is not a finished run that can be read"):
+        list(tune._accuracies([tmp_path]))
 
 
 def test_what_was_chosen_at_a_scale_holds_at_that_scale(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedcue.errors import RunFolderError
+from fedcue.errors import ConfigError, RunFolderError
 from fedcue.record.files import check_output, write_bytes
 
 
@@ -47,12 +47,18 @@ def test_what_could_not_be_written_leaves_the_old_file_and_no_half_one(
     "place", ["/dev/null", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/dev/nothing"]
 )
 def test_no_file_takes_the_place_of_a_device(place: str) -> None:
-    with pytest.raises(RunFolderError, match="Give the name of a file"):
+    with pytest.raises(ConfigError, match="Give the name of a file"):
         check_output(Path(place))
 
 
 def test_no_file_takes_the_place_of_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(RunFolderError, match="is a pipe or a device"):
+    with pytest.raises(ConfigError, match="is a pipe or a device"):
         write_bytes(tmp_path / "pipe", b"page")
     assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("place", ["/", ".", "..", ""])
+def test_a_folder_is_no_name_of_a_file(place: str) -> None:
+    with pytest.raises(ConfigError, match="is a folder"):
+        check_output(Path(place))

@@ -1,15 +1,14 @@
-"""Connections to the gate: counted, and ended when a head, or a request with its answer, takes too long."""
+"""Connections to the gate: ended when a head, or a request with its answer, takes too long."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fedcue.flower.gate.rules import Limits, peer
+from fedcue.flower.gate.rules import Limits
 
 LATER = 1.1
 """Times the limit of a request after which its connection is ended, whatever is still to be sent."""
@@ -18,23 +17,15 @@ LATER = 1.1
 class Connection(H11Protocol):
     """One connection, read by h11, which takes no liberties with what a request is."""
 
-    def __init__(self, *arguments: Any, limits: Limits, counts: Counter[str], **options: Any) -> None:
+    def __init__(self, *arguments: Any, limits: Limits, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._limits, self._counts = limits, counts
-        self._counted: str | None = None
+        self._limits = limits
         self._head: asyncio.TimerHandle | None = None
         self._whole: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Admit the connection if there are not too many."""
+        """Watch the time from the first moment."""
         super().connection_made(transport)
-        address, limits = peer(self.client), self._limits
-        crowded = self._counts.total() >= limits.connections
-        if crowded or self._counts[address] >= limits.connections_per_address:
-            transport.abort()
-            return
-        self._counts[address] += 1
-        self._counted = address
         self._watch_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -42,16 +33,9 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
         self._cancel_head()
         self._cancel_whole()
-        if self._counted is not None:
-            self._counts[self._counted] -= 1
-            if not self._counts[self._counted]:
-                del self._counts[self._counted]
-            self._counted = None
 
     def data_received(self, data: bytes) -> None:
         """Read on, and watch the time as long as no head is complete."""
-        if self._counted is None:
-            return
         super().data_received(data)
         self._watch_head()
 

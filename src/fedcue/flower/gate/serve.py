@@ -10,7 +10,6 @@ import signal
 import socket
 import ssl
 import sys
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,7 @@ import uvicorn
 from fedcue.errors import ConfigError
 from fedcue.flower.gate.application import Gate, Seldom
 from fedcue.flower.gate.connection import Connection
+from fedcue.flower.gate.outside import Outside
 from fedcue.flower.gate.rules import Limits
 
 FILES = ("ca.crt", "server.pem", "server.key")
@@ -57,14 +57,13 @@ def serve(place: Place, command: Sequence[str], limits: Limits) -> int:
     if missing:
         where = place.folder.absolute()
         raise ConfigError(f"The gate needs {', '.join(missing)} in {where}. Start it as superlink.sh does.")
-    with listen(place) as outside, asyncio.Runner(loop_factory=partial(Loop, limits)) as runner:
+    with listen(place, limits) as outside, asyncio.Runner(loop_factory=partial(Loop, limits)) as runner:
         return runner.run(_serve(place, outside, command, limits))
 
 
-def listen(place: Place) -> socket.socket:
+def listen(place: Place, limits: Limits) -> Outside:
     """Take the address outside before anything is started."""
-    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
-    outside = socket.socket(family, socket.SOCK_STREAM)
+    outside = Outside(socket.AF_INET6 if ":" in place.host else socket.AF_INET, limits)
     outside.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         outside.bind((place.host, place.port))
@@ -163,7 +162,7 @@ def configuration(gate: Gate, certificates: Path | None) -> uvicorn.Config:
         own = logging.getLogger(name)
         if not any(isinstance(one, Seldom) for one in own.filters):
             own.addFilter(Seldom())
-    protocol = partial(Connection, limits=gate.limits, counts=Counter())
+    protocol = partial(Connection, limits=gate.limits)
     return uvicorn.Config(
         gate,
         http=cast(Any, protocol),
