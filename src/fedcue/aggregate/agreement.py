@@ -30,8 +30,7 @@ def agreement(updates: Sequence[Update], reference: Tensors) -> Tensor:
     total = torch.zeros(clients, clients, dtype=torch.float64)
     count = torch.zeros_like(total)
     for name in changed(updates, reference):
-        start = reference[name].double()
-        values = torch.stack([update.tensors[name].double() - start for update in updates])
+        values = torch.stack([_change(update, reference, name) for update in updates])
         rows = torch.nan_to_num(values, nan=0.0).reshape(clients, -1, values.shape[-1])  # [n, R, d]
         lengths = rows.norm(dim=-1)
         unit = rows / lengths.clamp(min=torch.finfo(torch.float64).tiny)[..., None]
@@ -102,7 +101,7 @@ def strangeness(rows: Tensor, holds: Tensor, attackers: int) -> Tensor:
     shared = both.sum(-1).fill_diagonal_(0)
     pairs = (apart.clamp(min=0).sqrt() * both).sum(-1) / shared  # [n, n]; no number where nothing is shared
     ordered = pairs.masked_fill(shared == 0, torch.inf).sort(1).values
-    others = (shared > 0).sum(1)
+    others = (~ordered.isinf()).sum(1)
     kept = torch.arange(len(rows), device=rows.device) < (others - attackers).clamp(min=1)[:, None]
     near = ordered.masked_fill(~kept | ordered.isinf(), 0).sum(1)
     return near / torch.minimum(kept.sum(1), others).clamp(min=1)
@@ -135,8 +134,8 @@ def bounded(updates: Sequence[Update], reference: Tensors, bound: float | Litera
     tensors = [dict(update.tensors) for update in updates]
     for name in names:
         start = reference[name].double()
-        for own, factor in zip(tensors, factors, strict=True):
-            own[name] = start + factor * torch.nan_to_num(own[name].double() - start, nan=0.0)
+        for own, update, factor in zip(tensors, updates, factors, strict=True):
+            own[name] = start + factor * torch.nan_to_num(_change(update, reference, name), nan=0.0)
     for name in _beside(updates, reference):
         stacked = torch.stack([own[name].double() for own in tensors])
         if stacked.ndim < 3:  # counts, or who holds a class
@@ -161,12 +160,11 @@ def by_row(
     """
     sums = Sums(table, weight=float(len(updates)), updates=len(updates))
     for name in changed(updates, reference):
-        start = reference[name].double()
-        values = torch.stack([update.tensors[name].double() for update in updates])
-        values = torch.nan_to_num(values - start, nan=0.0)
+        values = torch.stack([_change(update, reference, name) for update in updates])
+        values = torch.nan_to_num(values, nan=0.0)
         if mixing is not None:
             values = (mixing @ values.flatten(1)).view_as(values)
-        sums.tensors[name] = len(updates) * start + rowwise(values, trim)
+        sums.tensors[name] = len(updates) * reference[name].double() + rowwise(values, trim)
     sums.tensors |= statistics(updates, reference, trim, attackers)
     return sums
 
@@ -186,6 +184,11 @@ def changed(updates: Sequence[Update], reference: Tensors) -> list[str]:
     return [name for name in first.tensors if name in reference]
 
 
+def _change(update: Update, reference: Tensors, name: str) -> Tensor:
+    """Return how far a client moved what it was sent."""
+    return update.tensors[name].double() - reference[name].double()
+
+
 def _beside(updates: Sequence[Update], reference: Tensors) -> list[str]:
     """Return the names of all other tensors."""
     first, *_ = updates
@@ -202,7 +205,7 @@ def _factors(updates: Sequence[Update], reference: Tensors, bound: float | Liter
 def _flat_change(update: Update, reference: Tensors) -> Tensor:
     """Return all of an update's changes as one vector; what is no number counts as very large."""
     names = [name for name in update.tensors if name in reference]
-    parts = [(update.tensors[name].double() - reference[name].double()).flatten() for name in names]
+    parts = [_change(update, reference, name).flatten() for name in names]
     return torch.nan_to_num(torch.cat(parts), nan=torch.finfo(torch.float64).max)
 
 

@@ -215,7 +215,7 @@ def test_strangeness_is_the_mean_distance_from_the_nearest_others_in_shared_rows
     np.testing.assert_allclose(strangeness(torch.tensor(rows), holds, attackers), expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("attackers", [1, 2, 3])
+@pytest.mark.parametrize("attackers", [0, 1, 2, 3])
 @pytest.mark.parametrize("trim", [0, 1])
 def test_class_statistics_are_a_trimmed_mean_or_that_of_the_least_strange_holders(attackers, trim) -> None:
     rows = uneven_rows()

@@ -285,6 +285,24 @@ def test_fewer_updates_than_attackers_are_still_a_result(rule, clients):
     torch.testing.assert_close(change_of(rule, changes), changes[0], atol=1e-5, rtol=1e-5)
 
 
+def test_class_sums_and_counts_become_means_and_their_holders():
+    """Of class 1 there are sums and no image, of class 2 two images that sum up to nothing; nan counts as 0."""
+    sums = torch.tensor([[[4.0, 0.0], [5.0, 5.0], [0.0, 0.0], [torch.nan, 6.0], [7.0, 7.0]]])
+    counts = torch.tensor([2, 0, 2, 3, 1])
+    adding = Median().adding({}, Summing(STATISTICS))
+    adding.add(Update(0, 8, {"centroids": sums, "holds": counts}))
+    (received,) = adding.received
+    assert received.tensors["holds"].tolist() == [True, False, False, True, True]
+    assert received.tensors["centroids"].tolist() == [[[2, 0], [0, 0], [0, 0], [0, 2], [7, 7]]]
+
+
+def test_a_class_is_held_if_all_of_its_parts_are_there():
+    sums = torch.tensor([[[1.0], [1.0]], [[0.0], [1.0]]])
+    adding = Median().adding({}, Summing(STATISTICS))
+    adding.add(Update(0, 8, {"centroids": sums, "holds": torch.tensor([1, 1])}))
+    assert adding.received[0].tensors["holds"].tolist() == [False, True]
+
+
 def test_counts_that_noise_is_on_are_left_as_they_are_and_so_are_their_sums():
     """Three clients count 2.5 images each, whose sums are 5: no mean is taken at the clients' word."""
     updates = [
