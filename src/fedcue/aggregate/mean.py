@@ -68,10 +68,11 @@ def _own_rows(update: Update, table: TensorTable) -> Update:
 
     A class is its own if it counts at least one image of it.
     """
-    counts = [name for name, kind in table.kinds.items() if kind == "class_counts" and name in update.tensors]
-    if not counts:
+    kinds = table.kinds
+    name = next((name for name in update.tensors if kinds.get(name) == "class_counts"), None)
+    if name is None:
         return update
-    classes = (update.tensors[counts[0]] >= 1).nonzero()[:, 0]
+    classes = (update.tensors[name] >= 1).nonzero().flatten()
     rows = take_rows(update.tensors, table.class_axes, classes)
     return replace(update, tensors={**rows, "classes": classes})
 

@@ -116,7 +116,7 @@ def _class_means(update: Update, table: TensorTable) -> Update:
         if counts.is_floating_point():
             continue
         for sums in [other for other in tensors if kinds.get(other) == "class_sums"]:
-            means = torch.nan_to_num(tensors[sums], nan=0.0) / counts.long().clamp(min=1)[:, None]
+            means = torch.nan_to_num(tensors[sums], nan=0.0) / counts.long()[:, None]
             tensors[name] = (counts > 0) & (means != 0).any(-1).all(0)
             tensors[sums] = torch.where(tensors[name][:, None], means, 0.0)
     return replace(update, tensors=tensors)

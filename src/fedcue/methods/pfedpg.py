@@ -69,10 +69,10 @@ class PFedPG(fm.Method):
 
     def download(self, state: fm.ServerState, client: int, sizes: fm.Sizes, seed: int) -> fm.Tensors:
         """Return the client's prompts ``[K, d]``, generated from its descriptor."""
-        known = (state.tensors["descriptor_ids"] == client).nonzero()[:, 0]
+        known = (state.tensors["descriptor_ids"] == client).nonzero().flatten()
         stored = state.tensors["descriptors"]
         own = stored[known] if len(known) else self.first_descriptor(stored, seed, client)
-        return {"prompts": generate({**state.tensors, "descriptors": own})[0]}
+        return {"prompts": generate({**state.tensors, "descriptors": own}).squeeze(0)}
 
     def aggregate(self, state: fm.ServerState, sums: fm.Sums) -> fm.ServerState:
         """Step towards a generator and descriptors that give the senders the prompts they trained.
@@ -84,12 +84,13 @@ class PFedPG(fm.Method):
         clients = torch.tensor([update.client for update in received])
         tensors = self.admit(state.tensors, clients)
         rows = (tensors["descriptor_ids"] == clients[:, None]).nonzero()[:, 1]
-        weights = torch.tensor([update.samples if self.weighting == "size" else 1 for update in received])
+        sizes = torch.tensor([float(update.samples) for update in received])
+        weights = sizes if self.weighting == "size" else torch.ones_like(sizes)
         change = torch.stack([update.tensors["prompt_change"] for update in received])  # [S, K, d]
         upstream = -change * (weights / weights.sum())[:, None, None]
         values = {name: tensors[name] for name in GENERATOR} | {"descriptors": tensors["descriptors"][rows]}
         for name, gradient in gradients(values, upstream).items():
-            tensors |= self.step(tensors, name, gradient, rows if name == "descriptors" else None)
+            tensors |= self.step(tensors, name, gradient, rows if name == "descriptors" else slice(None))
         return fm.ServerState(state.round + 1, tensors)
 
     def first_descriptor(self, like: Tensor, seed: int, client: int) -> Tensor:
@@ -110,16 +111,15 @@ class PFedPG(fm.Method):
         return {**tensors, **{name: torch.cat([tensors[name], rows]) for name, rows in added.items()}}
 
     def step(
-        self, tensors: fm.Tensors, name: str, gradient: Tensor, rows: Tensor | None = None
+        self, tensors: fm.Tensors, name: str, gradient: Tensor, rows: Tensor | slice
     ) -> dict[str, Tensor]:
-        """Return the tensor ``name`` and its moments after an optimiser step, of ``rows`` only if given.
+        """Return the tensor ``name`` and its moments after an optimiser step of some or all ``rows``.
 
         All other rows stay as they are, their moments included, as if each row were a parameter of
         its own that has a gradient only now and then.
         """
         names = (name, f"{name}_mean", f"{name}_square", f"{name}_steps")
-        chosen = slice(None) if rows is None else rows
-        value, mean, square, steps = (tensors[part][chosen] for part in names)
+        value, mean, square, steps = (tensors[part][rows] for part in names)
         value = value * (1 - self.server_lr * self.server_weight_decay)
         if self.server_optimiser == "sgd":
             value = value - self.server_lr * gradient
@@ -130,7 +130,7 @@ class PFedPG(fm.Method):
             value = value - (self.server_lr * mean / (1 - 0.9**taken) / size).to(value.dtype)
         after = {part: tensors[part].clone() for part in names}
         for part, new in zip(names, (value, mean, square, steps), strict=True):
-            after[part][chosen] = new
+            after[part][rows] = new
         return after
 
     def prompter(self, tensors: fm.Tensors, batch: fm.Batch) -> fm.Prompter:

@@ -46,7 +46,7 @@ class SGPT(fm.Method):
 
     def check(self, sizes: fm.Sizes) -> None:
         """Refuse blocks beyond the last one, and more keys than can be orthogonal."""
-        last = max(self.shared_blocks + self.group_blocks, self.query_block or 0)
+        last = max(self.shared_blocks + self.group_blocks, *self.bare_blocks(sizes))
         if last > sizes.depth or self.groups > sizes.width:
             raise fm.ConfigError(
                 f"SGPT needs {last} blocks and width {self.groups} or more; the backbone has {sizes.depth} "
@@ -118,11 +118,11 @@ class SGPT(fm.Method):
         return {"groups": F.one_hot(self._nearest(tensors, batch), self.groups).float()}
 
     def _nearest(self, tensors: fm.Tensors, batch: fm.Batch) -> Tensor:
-        return self._similarity(tensors["keys"], batch).argmax(-1)
+        return self._similarity(tensors["keys"], batch).argmax(1)
 
     def _similarity(self, keys: Tensor, batch: fm.Batch) -> Tensor:
         """Return the cosines ``[B, K]`` of the images' queries, from the bare backbone, and the keys."""
-        return fm.cosines(F.relu(batch.normalised(batch.bare_cls[:, 0])), keys)
+        return fm.cosines(F.relu(batch.normalised(batch.bare_cls.squeeze(1))), keys)
 
     def _tokens(self, tensors: fm.Tensors, groups: Tensor | None) -> dict[int, Tensor]:
         """Return by block the shared prompts and those of each image's group, if groups are on."""
@@ -153,7 +153,7 @@ class SGPT(fm.Method):
 
         def of_batch(trained: fm.Tensors, batch: fm.Batch) -> Tensor:
             similarity = self._similarity(trained["keys"], batch)
-            chosen = ((1 - similarity.detach()) * scale).argmin(-1)
+            chosen = ((1 - similarity.detach()) * scale).argmin(1)
             if self.batch_majority:
                 chosen = torch.full_like(chosen, int(torch.bincount(chosen).argmax()))
             counts.add_(torch.bincount(chosen, minlength=self.groups))
@@ -175,5 +175,5 @@ def first_keys(shape: tuple[int, ...], seed: int) -> Tensor:
 def _mean_keys(sums: fm.Sums) -> Tensor:
     """Return the mean of the clients' keys ``[K, d]``, each weighed by its choices."""
     counts = sums.tensors["counts"][:, None]
-    by_choice = sums.tensors["counted_keys"] / counts.clamp(min=1)
+    by_choice = sums.tensors["counted_keys"] / counts
     return torch.where(counts > RARE, by_choice, sums.tensors["keys"] / sums.updates).float()

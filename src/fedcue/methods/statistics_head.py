@@ -61,7 +61,7 @@ class StatisticsHead(fm.Method):
 
     def vectors(self, tensors: fm.Tensors, batch: fm.Batch) -> Tensor:
         """Return what is described and classified of some images: their final cls tokens ``[B, d]``."""
-        return batch.features(self.prompter(tensors, batch))[:, 0]
+        return batch.features(self.prompter(tensors, batch)).squeeze(1)
 
     def logits(self, tensors: fm.Tensors, batch: fm.Batch) -> Tensor:
         """Return the logits ``[B, C]`` of the vectors (``head_eq``), before any prior."""

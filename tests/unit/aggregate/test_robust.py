@@ -36,6 +36,8 @@ def test_plain_mean_is_the_sum_itself():
     assert isinstance(Mean().adding(START, Summing(table_of())), PlainAdding)
     assert Mean().plain
     assert not Mean(norm_bound=1.0).plain
+    assert not any(rule.plain for rule in RULES)
+    assert not any(rule.sums_only for rule in [Mean(), *RULES])
 
 
 def test_nothing_trimmed_is_the_mean():
@@ -185,6 +187,7 @@ def test_centroids_have_no_reference_and_count_their_holders():
     ]
     for rule in (Median(), Krum(attackers=1)):
         sums = combined(rule, replies, {}, STATISTICS)
+        assert (sums.weight, sums.updates) == (5, 5)
         torch.testing.assert_close(sums.total("holds"), torch.tensor([3.0, 0.0]))
         torch.testing.assert_close(sums.total("centroids")[0, 0] / 3, torch.ones(3))
 
@@ -301,6 +304,48 @@ def test_a_class_is_held_if_all_of_its_parts_are_there():
     adding = Median().adding({}, Summing(STATISTICS))
     adding.add(Update(0, 8, {"centroids": sums, "holds": torch.tensor([1, 1])}))
     assert adding.received[0].tensors["holds"].tolist() == [False, True]
+
+
+def test_the_median_is_that_of_all_however_few_attackers_are_meant():
+    """Of seven values the fourth, and not the mean without one at either end."""
+    changes = torch.tensor([-0.5, 0.1, 0.2, 1.0, 5.0, 6.0, 100.0])[:, None, None].expand(7, 4, 3)
+    rule = {"mix": False, "attackers": 1, "norm_bound": 1e9}
+    torch.testing.assert_close(change_of(Median(**rule), changes), torch.ones(4, 3))
+    trimmed = change_of(TrimmedMean(**rule), changes)
+    torch.testing.assert_close(trimmed, torch.full((4, 3), (0.1 + 0.2 + 1 + 5 + 6) / 5))
+
+
+def test_krum_takes_the_median_of_class_statistics_and_the_mean_of_all_but_the_attackers():
+    values = [1.0, 2.0, 3.0, 4.0, 100.0]
+    moves = [[1.0, 0.1], [1.0, 0.2], [1.0, 0.3], [1.0, 0.4], [-1.0, 1.0]]
+    start = {"head": torch.zeros(1, 2)}
+    updates = [
+        Update(n, 9, {"head": torch.tensor([move]), "centroids": torch.full((1, 1, 1), value)})
+        for n, (move, value) in enumerate(zip(moves, values, strict=True))
+    ]
+    sums = combined(Krum(attackers=1, norm_bound=1e9), updates, start)
+    torch.testing.assert_close(sums.mean("head"), torch.tensor([[1.0, 0.25]]))
+    assert sums.total("centroids").item() == pytest.approx(15)
+
+
+def test_of_two_updates_where_two_may_be_bad_krum_takes_one():
+    changes = torch.stack([torch.ones(4, 3), -torch.ones(4, 3)])
+    torch.testing.assert_close(change_of(Krum(attackers=2), changes), torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("rule", [Mean(), Mean(norm_bound=2.0), *RULES], ids=lambda rule: rule.described)
+def test_of_no_updates_there_are_sums_of_nothing(rule):
+    sums = combined(rule, [], START)
+    assert (sums.weight, sums.updates, sums.tensors) == (0, 0, {})
+
+
+def test_a_rule_is_described_with_its_bound_and_a_mean_needs_one_update():
+    assert Mean().described == "mean"
+    assert Mean(norm_bound=2.0).described == "mean with norm_bound=2.0"
+    assert Mean(norm_bound=2.0).needed(5) == Mean().least == 1
+    Mean().check(1)
+    with pytest.raises(ConfigError, match="at least 1 updates"):
+        Mean().check(0)
 
 
 def test_counts_that_noise_is_on_are_left_as_they_are_and_so_are_their_sums():

@@ -13,11 +13,11 @@ from support.tiny_federation import TinyFederation
 
 import fedcue
 from fedcue.aggregate.mean import Summing
-from fedcue.aggregate.secure import Secure, word_shapes
+from fedcue.aggregate.secure import Secure, word_shapes, zeros_of
 from fedcue.errors import ClientError, ConfigError, FedcueError
 from fedcue.registry import METHODS
 from fedcue.rounds.transport import check_transport
-from fedcue.types import Update
+from fedcue.types import TensorSpec, Update
 
 SINGLE = ("pfedpg", "fedcof")
 """Methods whose server needs every single update; ``local`` sends nothing at all."""
@@ -129,6 +129,42 @@ def test_a_sum_that_could_wrap_around_is_refused_before_the_run():
     Secure(limit=1.9e6).check(5, 1000)
     with pytest.raises(FedcueError, match="A sum over 3000 clients may not fit 64 bits"):
         Secure(limit=1.9e6).check(5, 3000)
+
+
+def test_two_clients_hide_each_other() -> None:
+    Secure().check(2, 2)
+    assert Secure().needed(2) == Secure().least == 2
+
+
+def test_more_words_than_fit_a_sum_are_refused_as_they_come() -> None:
+    """Words of up to 2^62: of two the sum fits 63 bits and a sign, of three it may not."""
+    rule = Secure(fraction_bits=32, limit=2.0**20)
+    most = next(n for n in range(1, 5000) if not fits(rule, n + 1))
+    adding = rule.adding({}, Summing(table_of()))
+    words = rule.leave(Update(0, 1, {"head": torch.zeros(4, 3)}), Summing(table_of()))
+    for _ in range(most):
+        adding.add(words)
+    with pytest.raises(FedcueError, match=f"A sum over {most + 1} clients may not fit 64 bits"):
+        adding.add(words)
+
+
+def fits(rule: Secure, clients: int) -> bool:
+    try:
+        rule.fixed_point.check_clients(clients)
+    except FedcueError:
+        return False
+    return True
+
+
+def test_words_have_the_shapes_of_what_is_uploaded_and_nothing_where_the_number_of_rows_is_not_known() -> (
+    None
+):
+    specs = [TensorSpec("head", (4, 3)), TensorSpec("rows", (None, 2), dtype=torch.int64)]
+    assert word_shapes(specs) == {"head": (4, 3), "rows": (0, 2)}
+    blank = zeros_of(specs)
+    assert (blank.client, blank.samples) == (0, 1)
+    assert blank.tensors["head"].tolist() == [[0] * 3] * 4
+    assert blank.tensors["rows"].dtype == torch.int64
 
 
 @pytest.mark.parametrize("transport", ["transport=sparse", "transport.dtype=float16"])

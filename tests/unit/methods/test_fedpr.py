@@ -91,6 +91,8 @@ def test_the_number_of_dropped_directions_is_rounded_down_exactly() -> None:
     """100 (1 - 0.8) is 19.999999999999996 in floating-point numbers."""
     kept = projector(FedPR(normalise_projector=False), torch.zeros(2, 100))
     assert round(float(kept.trace()), 6) == 80
+    kept = projector(FedPR(normalise_projector=False, ratio=0.85), torch.zeros(2, 6))
+    assert round(float(kept.trace()), 6) == 6, "0.9 is no direction"
 
 
 def rows_moved(tiny, state, client: int) -> float:
@@ -137,7 +139,7 @@ def test_a_client_that_never_trained_is_tested_without_an_optimiser(federation):
     assert run.result.summary["heldout_mean_accuracy"] is not None
 
 
-@pytest.mark.parametrize(("off", "rank"), [(0.0, 1), (1e-3, 2)])
+@pytest.mark.parametrize(("off", "rank"), [(0.0, 1), (1.79e-6, 1), (3e-6, 2), (1e-3, 2)])
 def test_a_direction_counts_however_small_its_part_as_long_as_it_is_no_rounding(off, rank):
     prompts = torch.tensor([[1.0, 0, 0, 0], [2.0, off, 0, 0]])
     assert dropped_directions(prompts, 0, torch_rng(0, "fedpr")).shape == (4, rank)

@@ -7,6 +7,7 @@ import torch
 from support.tiny_federation import added
 
 from fedcue.methods.pfedpg import GENERATOR, PFedPG, generate, moments
+from fedcue.rng import torch_rng
 from fedcue.train.settings import Training
 from fedcue.types import Sizes, Update
 
@@ -163,10 +164,11 @@ def test_server_step_is_torchs(optimiser, rows):
     chosen = rows or [0, 1, 2]
     for _ in range(5):
         gradient = torch.randn(len(chosen), 4, generator=generator)
+        gradient[:, 0] = 0  # nowhere to go but where the decay leads
         for row, own in zip(chosen, gradient, strict=True):
             apart[row].grad = own.clone()
         reference.step()
-        tensors |= method.step(tensors, name, gradient, rows and torch.tensor(rows))
+        tensors |= method.step(tensors, name, gradient, torch.tensor(rows) if rows else slice(None))
     torch.testing.assert_close(tensors[name], torch.stack(apart).detach())
 
 
@@ -175,6 +177,8 @@ def test_first_descriptors_have_the_deviation_that_is_asked_for():
     usual = PFedPG().first_descriptor(like, 3, 1)
     assert usual.std().item() == pytest.approx(1, abs=0.1)
     assert torch.equal(PFedPG(descriptor_scale=0.5).first_descriptor(like, 3, 1), 0.5 * usual)
+    drawn = torch.randn(1, 10, 64, generator=torch_rng(3, "init", "descriptor", 1))
+    assert torch.equal(usual, drawn)
 
 
 def test_the_first_generator_is_drawn_with_a_variance_of_one_over_the_width():
