@@ -25,13 +25,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcue.clients.federation import decode_used, describe, load_model, prompted, split
+from fedcue.clients.federation import describe, load_model, prompted, split
 from fedcue.clients.host import Host
 from fedcue.clients.roster import Roster
 from fedcue.config.layers import load
 from fedcue.config.settings import RunConfig
 from fedcue.data.clients import Clients
 from fedcue.data.dataset import Dataset, Indices
+from fedcue.data.pixels import decode_images
 from fedcue.errors import FedcueError
 from fedcue.evaluate.accuracy import Accuracies
 from fedcue.model.prompted import Prefix, PromptedViT
@@ -120,7 +121,7 @@ def computed(config: RunConfig, dataset: Dataset, model: PromptedViT, file: Path
     missing = np.flatnonzero(~features.any(1))
     for start in range(0, len(missing), CHUNK):
         part = missing[start : start + CHUNK]
-        pixels = decode_used(config, dataset, part, model.architecture.image_size)
+        pixels = decode_images(dataset, part, model.architecture.image_size, config.data)
         for images in np.array_split(part, max(1, len(part) // 64)):
             features[images] = model.prefix(pixels[images], model.depth).tokens[:, 0].float().numpy()
         print(f"{start + len(part)} of {len(missing)} images", flush=True)

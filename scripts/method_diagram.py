@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 
 from fedcue.methods import Sizes, TensorSpec
-from fedcue.methods.pep import PEP, class_scores, mean_centroids, move_prototypes
+from fedcue.methods.pep import PEP, class_scores, move_prototypes
 
 WIDTH, HEIGHT = 980, 640
 INK, SOFT, LINE = "#1d2733", "#5a6673", "#c9d1d9"
@@ -55,7 +55,7 @@ def diagram(method: PEP) -> str:
 
 def _server_steps(method: PEP) -> list[tuple[str, str]]:
     return [
-        (method.start.__name__, f"first prototypes: {mean_centroids.__name__}"),
+        (method.start.__name__, "first prototypes: mean centroids of the bare ViT"),
         (method.aggregate.__name__, "mean of what clients trained"),
         (move_prototypes.__name__, f"every {method.period} rounds, momentum {method.momentum:g}"),
     ]

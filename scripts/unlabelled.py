@@ -216,8 +216,9 @@ def features(
 ) -> None:
     """Keep the final cls tokens of some images of each class, under cue's first prompts."""
     from fedcue.after.images import OnePass
-    from fedcue.clients.federation import decode_used, load_model
+    from fedcue.clients.federation import load_model
     from fedcue.config.layers import load
+    from fedcue.data.pixels import decode_images
     from fedcue.methods.cue import Cue
     from fedcue.types import Sizes
 
@@ -228,7 +229,7 @@ def features(
     sizes = Sizes(len(dataset.classes), shape.width, shape.depth, shape.patch, clients=1)
     tensors, out = cue.table(sizes).first(config.seed), np.zeros((len(dataset), shape.width), np.float32)
     for rows in np.array_split(np.arange(len(dataset)), len(dataset) // 64 + 1):
-        pixels = decode_used(config, dataset, rows, shape.image_size)
+        pixels = decode_images(dataset, rows, shape.image_size, config.data)
         with torch.no_grad():
             batch = OnePass(model, pixels[rows], 0, ()).whole(torch.zeros(sizes.classes))
             out[rows] = batch.features(cue.prompter(tensors, batch))[:, 0].numpy()

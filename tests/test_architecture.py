@@ -141,7 +141,7 @@ def statements(path: Path) -> int:
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "methods").glob("[!b_]*.py")), ids=lambda path: path.stem)
 def test_a_method_is_a_short_file(path: Path) -> None:
-    limits = {"pep": 80, "pep_variants": 95, "sgpt": 124, "pfedpg": 124}
+    limits = {"pep": 79, "pep_variants": 95, "sgpt": 115, "pfedpg": 124}
     assert statements(path) <= limits.get(path.stem, 90)
 
 

@@ -39,7 +39,7 @@ class ClientError(FedcueError):
 
 
 class WorkersLost(FedcueError):  # noqa: N818
-    """Nobody is left to do the clients' work; nothing of the finished rounds is lost."""
+    """No worker is left; the finished rounds are safe."""
 
 
 class BudgetSpent(FedcueError):  # noqa: N818
@@ -47,7 +47,7 @@ class BudgetSpent(FedcueError):  # noqa: N818
 
 
 class Interrupted(Exception):  # noqa: N818
-    """The user stopped the run (SIGINT or SIGTERM); nothing of the finished rounds is lost."""
+    """The user stopped the run (SIGINT or SIGTERM); the finished rounds are safe."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)
@@ -86,4 +86,4 @@ _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlist, _SHORT.maxtuple, _SHORT.maxdi
 
 
 SUFFERED = (ClientError, DataError)
-"""What a client can honestly suffer: everything else is a bug and ends the run."""
+"""Failures of a client that a run survives; every other exception is a bug and ends it."""

@@ -59,7 +59,7 @@ class TensorSpec:
     each: bool = False
     """The server needs every client's own, beside the sum."""
     kind: Kind | None = None
-    """What no kind is given for, no privacy and no robust rule admits."""
+    """Privacy and robust rules refuse an upload without a kind."""
     dtype: torch.dtype = torch.float32
 
 

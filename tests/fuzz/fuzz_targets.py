@@ -449,7 +449,7 @@ def parquet_files(folder: Path) -> Attempt:
                 written(_columns(random, pictures), about)
         read = Parquet(root=root, on_bad_image=random.choice(("error", "skip")))
         dataset = read.load(0)
-        decode_images(dataset, np.arange(len(dataset)), 8, on_bad=read.on_bad_image)
+        decode_images(dataset, np.arange(len(dataset)), 8, read)
 
     return attempt
 

@@ -357,7 +357,7 @@ def test_clients_add_their_shares_of_the_noise_before_they_mask(
     expected = simulated(tmp_path / "simulated", [*settings, "privacy.max_epsilon=50"])
     run = deployment(tmp_path / "run", *settings, "privacy.max_epsilon=50")
     fresh = serve(MemoryGrid(nodes(2, tmp_path / "a")), run, Silent())
-    monkeypatch.setattr("fedcue.flower.node.fresh_stream", simulated_stream(0))
+    monkeypatch.setattr("fedcue.flower.node.NoiseStream.secret", simulated_stream(0))
     again = deployment(tmp_path / "again", *settings, "privacy.max_epsilon=50")
     repeated = serve(MemoryGrid(nodes(2, tmp_path / "b")), again, Silent())
     assert_same(repeated, expected)

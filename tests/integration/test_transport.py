@@ -54,8 +54,9 @@ def test_sparse_floats_on_cifar_100_with_ten_classes() -> None:
     holds[:10] = True
     centroids = torch.zeros(3, 100, 768)
     transport.first_reply(Update(0, 500, {"centroids": centroids, "holds": holds}))
+    start = table.first(0)
     tensors = {
-        **table.first(0),
+        **{name: start[name] for name in table.sent},
         "prototypes": centroids,
         "has_prototype": torch.ones(100, dtype=torch.bool),
     }

@@ -18,7 +18,6 @@ from torch import Generator, Tensor
 from fedcue.aggregate.mean import PlainAdding, Summing, Sums
 from fedcue.clients.federation import Federation, describe
 from fedcue.clients.host import Host
-from fedcue.clients.roster import ClientSchedule
 from fedcue.config.layers import load
 from fedcue.config.settings import RunConfig
 from fedcue.data import Dataset, Partition, make_clients
@@ -26,6 +25,7 @@ from fedcue.methods.base import Method
 from fedcue.methods.client import Client
 from fedcue.model.prompted import Prefix, PromptedViT, no_prompts
 from fedcue.model.vit import Architecture, VisionTransformer
+from fedcue.privacy.budget import Schedule
 from fedcue.record.folder import RunFolder
 from fedcue.rng import torch_rng
 from fedcue.rounds.engine import Failure, Insight
@@ -100,7 +100,7 @@ class NoPixels:
 
 
 @dataclass(frozen=True, eq=False)
-class GivenSchedule(ClientSchedule):
+class GivenSchedule(Schedule):
     """Draws the clients it was given, in every round."""
 
     given: tuple[int, ...] = ()

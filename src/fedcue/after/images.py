@@ -1,4 +1,4 @@
-"""Images as people have them, made into what a model takes, and their one pass through the backbone."""
+"""Users' images, turned into a model's input, and their single pass through the backbone."""
 
 from __future__ import annotations
 

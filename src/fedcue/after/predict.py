@@ -63,7 +63,7 @@ class Model:
     clients: Mapping[int, Mapping[str, Any]]
     memories: Mapping[int, ClientMemory]
     unlabelled: tuple[float, float]
-    """Concentration of the clients' class mixes, and the temperature at which scores tell of one."""
+    """Concentration of the clients' class mixes, and the temperature of the scores that estimate one."""
 
     @torch.no_grad()
     def predict(
@@ -124,7 +124,7 @@ class Model:
         return OnePass(self.model, pixels, first, bare)
 
     def tensors(self, log_priors: Tensor, client: int | None) -> Tensors:
-        """Return the tensors with which a client predicts, or one that nobody knows."""
+        """Return the tensors that a client predicts with; without one, those of an unknown client."""
         memory = self.memories.get(-1 if client is None else client, ClientMemory())
         if not (self.method.supports_heldout or memory.tensors):
             raise ConfigError(
@@ -147,7 +147,7 @@ class Model:
         return self.method.personal(at_work, sent)
 
     def client_called(self, given: str | None) -> int | None:
-        """Return the number of a client that is given by its name, as tables show it, or by its number."""
+        """Return the number of a client, given by its name as tables show it, or by its number."""
         if given is None:
             return None
         names = {str(about.get("name", number)): number for number, about in self.clients.items()}
@@ -249,7 +249,7 @@ def backbone_of(folder: Path, description: Mapping[str, Any]) -> str:
 
 
 def _try_out(model: Model) -> None:
-    """Predict one black image, for nobody and for a client that remembers something: all must fit."""
+    """Predict one black image, without a client and for one with a memory, to check that all tensors fit."""
     shape, found = model.model.architecture, model.sizes
     if (found.width, found.depth, found.classes) != (shape.width, shape.depth, len(model.classes)):
         raise ValueError("model.json describes another backbone or other classes")

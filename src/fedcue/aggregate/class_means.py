@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 
 class Prototypes(NamedTuple):
-    """What a client was told of all classes: prototypes ``[L, C, d]``, and which have one ``[C]``."""
+    """The prototypes ``[L, C, d]`` that a client was sent, and which classes have one ``[C]``."""
 
     values: Tensor
     known: Tensor
@@ -27,7 +27,7 @@ class CentroidSums:
         self.sums: Tensor | None = None
         self.counts = torch.zeros(classes, dtype=torch.float64)
         self.told: Prototypes | None = None
-        """What the client was told; it matters to noise alone."""
+        """The prototypes that the client was sent; only noise depends on them."""
 
     def shortened(self, vectors: Tensor) -> Tensor:
         """Return vectors as they are counted."""

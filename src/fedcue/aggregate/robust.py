@@ -26,6 +26,8 @@ class Aggregation(Options):
     """Base of all rules: an optional bound on how far one client's update may go."""
 
     name: ClassVar[str]
+    sums_only: ClassVar[bool] = False
+    """Whether the server sees no single update."""
 
     norm_bound: PositiveFloat | Literal["median"] | None = Field(
         default=None, description="longest change of a client; median: that of the round's changes"
@@ -34,11 +36,6 @@ class Aggregation(Options):
     @property
     def plain(self) -> bool:
         """Whether nothing is done but adding up."""
-        return False
-
-    @property
-    def sums_only(self) -> bool:
-        """Whether the server sees no single update."""
         return False
 
     @property

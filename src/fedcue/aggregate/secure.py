@@ -26,6 +26,7 @@ class Secure(Aggregation):
     """The mean of all updates, of which the server learns sums and never a single one."""
 
     name: ClassVar[str] = "secure"
+    sums_only: ClassVar[bool] = True
 
     norm_bound: None = Field(default=None, description="not here: nobody sees a single change")
     threshold: float = Field(
@@ -37,11 +38,6 @@ class Secure(Aggregation):
     @property
     def plain(self) -> bool:
         """Whether nothing is done but adding up."""
-        return True
-
-    @property
-    def sums_only(self) -> bool:
-        """Whether the server sees no single update."""
         return True
 
     @property

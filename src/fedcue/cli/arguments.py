@@ -1,4 +1,4 @@
-"""What several commands share: their arguments, and a word of what is being done."""
+"""What several commands share: arguments, and a message while something is being done."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def split_settings(arguments: Sequence[str] | None, seed: int | None = None) -> 
 
 @contextmanager
 def busy(words: str) -> Iterator[None]:
-    """Show these words and the time that passes until the block is left; nothing if nobody looks."""
+    """Show a message and the elapsed time until the block is left, in a terminal only."""
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

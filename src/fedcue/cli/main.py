@@ -112,7 +112,7 @@ def main() -> None:
         try:
             app(args=arguments, prog_name="fedcue")
         finally:
-            sys.stdout.flush()  # here, where a full disk can still be told of
+            sys.stdout.flush()  # here, where a full disk can still be reported
     except FedcueError as error:
         if debug:
             raise
@@ -144,7 +144,7 @@ def _tell(message: str) -> None:
 
 
 def _open_what_is_closed() -> None:
-    """Let what a caller has closed (``>&-``) be nowhere, before a file of ours takes its place."""
+    """Open streams that the caller closed (``>&-``) on the null device, before a file takes their place."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         if number == 1:
             sys.stdout = open(1, "w")  # noqa: SIM115
@@ -154,5 +154,5 @@ def _open_what_is_closed() -> None:
 
 
 def _print_no_more() -> None:
-    """Let what is still to be printed go nowhere."""
+    """Send all further output to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

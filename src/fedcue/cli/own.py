@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedcue.data.check import Report
 
 SHOWN = 3
-"""Findings of a kind that are told one by one."""
+"""Findings of a kind that are listed one by one."""
 
 _LONG = 3600
 """Seconds from which on a smaller backbone is recommended."""
@@ -37,7 +37,7 @@ def before(console: Console, config: RunConfig) -> None:
     from fedcue.model.backbone import locate
     from fedcue.plan.dry_run import plan
 
-    with busy("finding the backbone"):  # what is missing is told before the images are read
+    with busy("finding the backbone"):  # a missing one is reported before the images are read
         locate(config.backbone.name)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("checking the images", total=None)

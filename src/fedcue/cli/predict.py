@@ -117,7 +117,7 @@ def _classified(
     details: bool,
     skip: bool,
 ) -> list[FilePrediction]:
-    """Classify files, show how far that is, and say at the end how fast it was."""
+    """Classify files with a progress display; report the speed at the end."""
     from fedcue.after.files import predict_files
 
     console, started = Console(stderr=True), time.perf_counter()

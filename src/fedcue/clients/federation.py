@@ -31,7 +31,7 @@ _PIECE = 16
 """Images whose frozen values are computed together where clients share images."""
 
 _MOST_COUNTED = 1000
-"""Training clients, at most, of whose class mixes the concentration is learned."""
+"""The concentration of class mixes is learned from at most so many training clients."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ def load_federation(config: RunConfig, tell: Callable[[str, int, int], None] | N
     model = load_model(config)
     clients = split(config, dataset)
     wanted, size = _used_images(config, clients), model.architecture.image_size
-    pixels = decode_used(config, dataset, wanted, size, partial(tell, "decoding images"))
+    pixels = decode_images(dataset, wanted, size, config.data, partial(tell, "decoding images"))
     clients = clients.without(pixels.bad)
     return gather(config, dataset, clients, pixels, model)
 
@@ -171,31 +171,8 @@ def frozen_values(
     return FrozenCache(model, pixels.__getitem__, groups, first, bare, cache.limit_mb * 2**20, cache.folder)
 
 
-def decode_used(
-    config: RunConfig,
-    dataset: Dataset,
-    indices: NDArray[np.int64],
-    size: int,
-    progress: Callable[[int, int], None] | None = None,
-) -> PixelStore:
-    """Decode these images to the backbone's size."""
-    data = config.data
-    return decode_images(
-        dataset,
-        indices,
-        size,
-        on_bad=data.on_bad_image,
-        max_pixels=data.max_pixels,
-        cache_bytes=data.cache_bytes,
-        cache_folder=data.cache_folder,
-        progress=progress,
-    )
-
-
 def describe(config: RunConfig, dataset: Dataset, architecture: Architecture, clients: Clients) -> Roster:
     """Return what a server may know of the clients."""
-    heldout = np.zeros(len(clients), dtype=np.bool_)
-    heldout[clients.heldout] = True
     left_out = clients.partition.left_out
     return Roster(
         config,
@@ -204,7 +181,7 @@ def describe(config: RunConfig, dataset: Dataset, architecture: Architecture, cl
         architecture,
         names=clients.partition.names,
         domains=clients.partition.domains,
-        heldout=heldout,
+        heldout=clients.heldout,
         train_sizes=clients.train_sizes,
         test_sizes=clients.test_sizes,
         partition=clients.partition.rule,

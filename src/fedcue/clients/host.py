@@ -1,4 +1,4 @@
-"""What a client does, in whatever process or on whatever machine: warm up, train, be tested."""
+"""What a client does, in any process and on any machine: warm up, train, be tested."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FrozenImages(Protocol):
 
 @dataclass(frozen=True)
 class Prediction:
-    """The test images of some clients, what they are and what the model takes them for."""
+    """The test images of some clients, with their labels and predicted classes."""
 
     images: NDArray[np.int64]
     clients: NDArray[np.int64]
@@ -203,7 +203,7 @@ class Host:
     ) -> Client:
         """Return the client as its method sees it during a visit, with its own images or those given."""
         own, config = own or self.client(client), self.config
-        priors = self._smoothed(own.class_priors).to(self.device)
+        priors = self.log_priors(own).to(self.device)
         augment = flip_and_crop if config.data.augment == "flip+crop" else None
         samples = Samples(
             self.frozen.view(own.train, augment),
@@ -242,12 +242,9 @@ class Host:
         """Return the number of images the client is tested on."""
         return len(self.test_images(client))
 
-    def log_priors(self, client: int) -> Tensor:
-        """Return the log of the client's class priors, smoothed as the method asks."""
-        return self._smoothed(self.client(client).class_priors)
-
-    def _smoothed(self, class_priors: NDArray[np.float64]) -> Tensor:
-        share, priors = self.method.prior_smoothing, torch.from_numpy(class_priors)
+    def log_priors(self, own: ClientData) -> Tensor:
+        """Return the log of a client's class priors, smoothed as the method asks."""
+        share, priors = self.method.prior_smoothing, torch.from_numpy(own.class_priors)
         return ((1 - share) * priors + share / len(priors)).log().float()
 
     @cached_property
@@ -263,7 +260,9 @@ class Host:
         """Return the test images of some clients, each with its own client's priors."""
         parts = [self.client(client).tested(self.config.evaluation.on) for client in clients]
         counts = torch.tensor([len(images) for images, _ in parts])
-        priors = torch.stack([self.log_priors(client) for client in clients]).repeat_interleave(counts, 0)
+        priors = torch.stack([self.log_priors(self.client(client)) for client in clients]).repeat_interleave(
+            counts, 0
+        )
         labels = np.concatenate([labels for _, labels in parts])
         view = self.frozen.view(np.concatenate([images for images, _ in parts]))
         return Samples(view, torch.from_numpy(labels), priors.to(self.device), self.stop.check)

@@ -53,7 +53,7 @@ def estimate_priors(
 
 
 def as_priors(given: ArrayLike, classes: Sequence[str]) -> Numbers:
-    """Return priors ``[C]`` that somebody gives, which need not sum to 1; refuse what are none."""
+    """Return the priors ``[C]`` that a user gives; they need not sum to 1. Refuse anything else."""
     priors = _numbers(given)
     if priors.shape != (len(classes),) or not (priors >= 0).all() or not 0 < priors.sum() < math.inf:
         raise ConfigError(
@@ -64,7 +64,7 @@ def as_priors(given: ArrayLike, classes: Sequence[str]) -> Numbers:
 
 
 def as_counts(given: ArrayLike, classes: int) -> Numbers:
-    """Return how many labelled images of each class somebody has; refuse what are no counts."""
+    """Return a user's counts of labelled images by class; refuse anything else."""
     counts = _numbers(given)
     whole = (counts >= 0) & (counts < 1e9) & (np.floor(counts) == counts)
     if counts.shape != (classes,) or not whole.all():
@@ -73,7 +73,7 @@ def as_counts(given: ArrayLike, classes: int) -> Numbers:
 
 
 def _numbers(given: ArrayLike) -> Numbers:
-    """Return what is given as numbers; what are none have no shape that anybody wants."""
+    """Return the given values as numbers; values that are none become an array that every check refuses."""
     try:
         return np.asarray(given, np.float64)
     except (TypeError, ValueError):

@@ -1,11 +1,9 @@
-"""What a server knows of a federation: settings, task, who takes part and when; nobody's images."""
+"""What a server knows of a federation: settings, task, who takes part and when; no images."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,44 +12,10 @@ from fedcue.aggregate.mean import Summing
 from fedcue.config.settings import RunConfig
 from fedcue.errors import ConfigError
 from fedcue.model.vit import Architecture
-from fedcue.privacy.budget import Budget
+from fedcue.privacy.budget import Budget, Schedule
 from fedcue.privacy.guard import Protection, Stream, check_protection, simulated_stream
 from fedcue.rng import rng
 from fedcue.types import Sizes, TensorTable
-
-
-@dataclass(frozen=True, eq=False)
-class ClientSchedule:
-    """Who is asked when; only clients that train are ever drawn."""
-
-    training: NDArray[np.int64]
-    """Ids of the clients that train."""
-    per_round: int
-    rounds: int
-    warm_start: Literal["all"] | int
-    seed: int
-
-    @property
-    def clients(self) -> int:
-        """Number of clients that may be drawn."""
-        return len(self.training)
-
-    def drawn(self, finished_rounds: int, attempt: int = 0) -> list[int]:
-        """Draw the distinct clients of a round, in the order drawn; ``attempt`` counts repeated draws."""
-        generator = rng(self.seed, "sampling", finished_rounds)
-        for _ in range(attempt + 1):
-            chosen = generator.choice(self.clients, size=self.per_round, replace=False)
-        return [int(client) for client in self.training[chosen]]
-
-    @property
-    def asked_first(self) -> int:
-        """Number of clients that are asked before round 0."""
-        return self.clients if self.warm_start == "all" else min(self.warm_start, self.clients)
-
-    def first(self) -> list[int]:
-        """Return the clients that are asked before round 0: all of them, or a seeded sample."""
-        chosen = rng(self.seed, "warm start").choice(self.training, size=self.asked_first, replace=False)
-        return sorted(int(client) for client in chosen)
 
 
 class Roster:
@@ -93,7 +57,7 @@ class Roster:
         )
         self.method.check(self.sizes)
         self.table = self.method.table(self.sizes)
-        self.schedule = ClientSchedule(
+        self.schedule = Schedule(
             self.training_clients, config.clients_per_round, config.rounds, config.warm_start, config.seed
         )
         if config.pooled:
@@ -126,7 +90,7 @@ class Roster:
         return max(config.min_updates, config.aggregate.needed(config.clients_per_round))
 
     def visited(self, finished_rounds: int, attempt: int = 0) -> list[int]:
-        """Return the clients visited in a round: those drawn, or one in whose name pooled images train."""
+        """Return the clients visited in a round: those drawn, or one for all if images are pooled."""
         drawn = self.schedule.drawn(finished_rounds, attempt)
         return drawn[:1] if self.config.pooled else drawn
 

@@ -1,4 +1,4 @@
-"""All mistakes of a configuration at once, in words."""
+"""All mistakes of a configuration in one message."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ OWN = "own"
 """Name that stands for what the images themselves suggest."""
 
 CLIENTS, ALPHA, IMAGES = 10, 0.5, (10, 4)
-"""Where nothing says whose an image is: clients at most, how unlike they are, images of each at least."""
+"""Where images have no owners: most clients, their concentration, fewest training and test images of each."""
 
 PER_ROUND, PASSES, ROUNDS = 5, 4, (5, 50)
 """Clients in a round, how often an image is trained on about, and rounds at least and at most."""

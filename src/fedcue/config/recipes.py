@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
@@ -28,7 +29,7 @@ _NOT_INHERITED = ("description", "compare", "paper")
 
 
 _MAX_BASES = 20
-"""Recipes that one can be built on, one upon the other."""
+"""The longest chain of recipes that are built on each other."""
 
 
 def recipes() -> dict[str, Path]:
@@ -43,7 +44,7 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> tuple[str, 
     """Return a recipe's name and its raw contents, merged over those of its ``base`` if it has one."""
     known, name = recipes(), str(recipe).replace("/", "-")
     path = known.get(name, Path(recipe))
-    if not _is_file(path):
+    if not os.path.isfile(path):  # false, too, for a path that no disk can have
         raise ConfigError(unknown("recipe", str(recipe), known) + " A path to a TOML file works too.")
     if name not in known:
         name = next((other for other, place in known.items() if place == path.resolve()), path.stem)
@@ -76,7 +77,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         ) from error
     data = own.get("data")
     root = data.get("root") if isinstance(data, dict) else None
-    if isinstance(root, str) and _exists(path.parent / root):
+    if isinstance(root, str) and os.path.exists(path.parent / root):
         own["data"] = {**own["data"], "root": str((path.parent / root).absolute())}
     return own
 
@@ -86,20 +87,6 @@ def import_paths(settings: Mapping[str, Any]) -> list[str]:
     sections = [settings.get(section) for section, registry in NAMED.items() if registry is not None]
     names = [section.get("name") for section in sections if isinstance(section, Mapping)]
     return [name for name in names if isinstance(name, str) and ":" in name]
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # too long, or with marks no file name can have
-        return False
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # too long, or with marks no file name can have
-        return False
 
 
 def merge(into: dict[str, Any], settings: Mapping[str, Any]) -> None:
@@ -130,15 +117,15 @@ KEYS = (
 
 
 DOMAIN = "domain_"
-"""Begins the keys of accuracies on one domain."""
+"""Prefix of the keys of accuracies on one domain."""
 
 
 NOT_REACHED = "not_reached"
-"""Says that rounds, floats and seconds did not suffice for the target."""
+"""Key for a target that these rounds, floats and seconds did not reach."""
 
 
 def check_paper(recipe: str, table: Any) -> None:
-    """Refuse a ``[paper]`` table with a key that nothing reads, or with something that is no number."""
+    """Refuse a ``[paper]`` table with a key that nothing reads, or with a value that is not a number."""
     for place, value in _numbers(recipe, "paper", table):
         key = place.rpartition(".")[2]
         if key == NOT_REACHED and value is True:

@@ -105,7 +105,7 @@ class EvaluationOptions(Options):
 
 
 class CacheOptions(Options):
-    """What of the frozen backbone is kept instead of computed again."""
+    """Which values of the frozen backbone are kept instead of computed again."""
 
     limit_mb: int = Field(
         default=4096, ge=0, description="room for values computed once per image", json_schema_extra=MACHINE

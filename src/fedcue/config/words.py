@@ -1,4 +1,4 @@
-"""Settings as words: flat keys, values as they are typed, names of folders."""
+"""Settings as text: flat keys, values as they are typed, names of folders."""
 
 from __future__ import annotations
 

@@ -58,12 +58,12 @@ class ClientData:
 
 @dataclass(frozen=True, eq=False)
 class Clients(OnDemand[ClientData]):
-    """The clients of a partition, each made when it is asked for: none takes up room meanwhile."""
+    """The clients of a partition, each made when it is asked for and not kept in memory."""
 
     dataset: Dataset
     partition: Partition
-    heldout: Indices
-    """Ids of the clients that never train, sorted."""
+    heldout: NDArray[np.bool_]
+    """Of each client, whether it never trains."""
     validation_share: float
     seed: int
     bad: Indices
@@ -72,11 +72,6 @@ class Clients(OnDemand[ClientData]):
     def __len__(self) -> int:
         """Return the number of clients."""
         return len(self.partition)
-
-    def is_heldout(self, number: int) -> bool:
-        """Tell whether a client never trains."""
-        place = int(np.searchsorted(self.heldout, number))
-        return place < len(self.heldout) and int(self.heldout[place]) == number
 
     @cached_property
     def train_sizes(self) -> Indices:
@@ -98,7 +93,7 @@ class Clients(OnDemand[ClientData]):
         chosen = _choose_validation(dataset.labels[train], self.validation_share, generator)
         parts = (np.delete(train, chosen), test, train[chosen])
         name, domain = partition.names[number], partition.domains[number]
-        client = _client(dataset, number, name, domain, self.is_heldout(number), *parts)
+        client = _client(dataset, number, name, domain, bool(self.heldout[number]), *parts)
         return _without(dataset, client, self.bad) if len(self.bad) else client
 
     def without(self, bad: Indices) -> Clients:
@@ -119,7 +114,8 @@ def make_clients(
         raise PartitionError(f"validation_share={validation_share} is not a share: give 0 <= share < 1.")
     for note in partition.notes:
         tell_once(note)
-    out = choose_heldout(partition, heldout, rng(seed, "heldout"))
+    out = np.zeros(len(partition), dtype=np.bool_)
+    out[choose_heldout(partition, heldout, rng(seed, "heldout"))] = True
     return Clients(dataset, partition, out, validation_share, seed, np.empty(0, dtype=np.int64))
 
 
@@ -204,7 +200,7 @@ class Pool:
     """All training images in one place, as no federation has them: for the bound that pooling gives."""
 
     like: ClientData
-    """A client whose other images the pool's parts have; nobody looks at them."""
+    """A client that lends the pool its other images, which are never used."""
     images: Indices
     labels: Indices
     clients: int

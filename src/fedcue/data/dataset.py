@@ -78,7 +78,7 @@ class Dataset:
     owners: Indices | None = None
     owner_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    """What a user should know of how the files were read."""
+    """Notes for the user on how the files were read."""
 
     def __len__(self) -> int:
         """Return the number of images, training and test together."""

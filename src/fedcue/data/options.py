@@ -19,7 +19,7 @@ from fedcue.options import Options
 from fedcue.rng import rng
 
 _TEST_SHARE = 0.2
-"""Share of the training images to test on where there is no test split and nothing else is asked for."""
+"""Default share of the training images to test on, where there is no test split."""
 
 _MACHINE: JsonDict = {"scope": "machine"}
 

@@ -13,14 +13,14 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedcue.data.dataset import Dataset, Indices
-from fedcue.data.image_sources import PILLOW_LIMIT, UnreadableError, decode
+from fedcue.data.image_sources import UnreadableError, decode
+from fedcue.data.options import DataOptions
 from fedcue.errors import DataError, printable
 from fedcue.foreign import expanded
 
@@ -53,28 +53,24 @@ def decode_images(
     dataset: Dataset,
     indices: Indices,
     size: int,
-    *,
-    on_bad: Literal["error", "skip"] = "error",
-    max_pixels: int = PILLOW_LIMIT // 2,
-    cache_bytes: int = 2**31,
-    cache_folder: Path | None = None,
+    options: DataOptions,
     progress: Callable[[int, int], None] | None = None,
 ) -> PixelStore:
     """Decode these images, each once and in the order of their files, to ``size`` x ``size`` pixels.
 
-    Over ``cache_bytes`` the pixels lie in a temporary file that vanishes with the process. ``progress`` is
-    called with the numbers of images done and wanted.
+    Over ``data.cache_bytes`` the pixels lie in a temporary file that vanishes with the process. ``progress``
+    is called with the numbers of images done and wanted.
     """
     wanted = np.unique(indices)
-    images = _allocate((len(wanted), 3, size, size), cache_bytes, cache_folder)
+    images = _allocate((len(wanted), 3, size, size), options.cache_bytes, options.cache_folder)
     rows = torch.full((len(dataset),), -1, dtype=torch.int64)
     bad: list[int] = []
     for row, index in enumerate(wanted.tolist()):
         try:
-            images[row] = torch.from_numpy(decode(dataset.images, index, size, max_pixels))
+            images[row] = torch.from_numpy(decode(dataset.images, index, size, options.max_pixels))
             rows[index] = row
         except UnreadableError as error:
-            if on_bad == "error":
+            if options.on_bad_image == "error":
                 raise
             bad.append(index)
             if len(bad) <= NAMED:

@@ -86,7 +86,7 @@ def _look_inside(
 
 
 Tell = Callable[[str, int, int], None]
-"""Is told what is being done, how many steps of it are done and how many there are."""
+"""Called with what is being done, how many steps of it are done and how many there are."""
 
 
 EQUAL = 1e-12

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 UNADAPTED = "unadapted_"
-"""Begins the accuracies of a last test repeated without the training that clients do for it alone."""
+"""Prefix of the accuracies of the last test without the training that clients do for that test alone."""
 
 
 def on_curve(record: Mapping[str, Any], name: str = "mean_accuracy") -> Any:

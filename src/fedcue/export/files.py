@@ -27,7 +27,7 @@ LIMIT = 2**31 - 2**20
 
 
 def described(form: Form, quantize: str | None) -> str:
-    """Return what kind of file it is, in words."""
+    """Return a description of the kind of file."""
     if form == "torch":
         return "a program of torch.export in float32"
     return f"ONNX, opset {OPSET}, matrices in int8" if quantize else f"ONNX, opset {OPSET}, float32"

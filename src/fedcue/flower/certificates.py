@@ -59,7 +59,7 @@ def write_node_key(private: Path, public: Path) -> None:
 
 
 def write_secret(path: Path, data: bytes) -> None:
-    """Write a file that nobody but its owner can read at any time."""
+    """Write a file that only its owner can read, from the moment it exists."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
 

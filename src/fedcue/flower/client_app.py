@@ -130,7 +130,7 @@ def _evaluate(node: Node, order: Order) -> Outcome:
 
 
 def _failure(step: str, error: Exception, client: int | None = None) -> str:
-    """Write an error into the node's own log; return what the server is told of it."""
+    """Write an error into the node's own log; return the reason that the server gets."""
     who = "the node" if client is None else f"client {client}"
     if isinstance(error, FedcueError):
         log.warning("%s: %s: %s", who, step, error)

@@ -118,7 +118,7 @@ class FlowerEngine:
         )
 
     def _admit(self, nodes: Mapping[int, str]) -> None:
-        """Ask new nodes to join, and let in who answered; nobody waits here for a node that is silent.
+        """Ask new nodes to join, and admit those that answered; a silent node is not waited for.
 
         A refused node is asked again after a while.
         """

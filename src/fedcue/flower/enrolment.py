@@ -15,8 +15,8 @@ from fedcue.flower.register import Register
 from fedcue.model.vit import Architecture
 from fedcue.privacy.accounting import Ledger
 from fedcue.privacy.differential import DifferentialPrivacy
-from fedcue.privacy.guard import fresh_stream
 from fedcue.privacy.mechanisms import Privacy
+from fedcue.privacy.stream import NoiseStream
 
 
 @dataclass
@@ -124,7 +124,7 @@ class Enrolment:
             heldout=np.array([member.heldout for member in everyone]),
             train_sizes=np.array([member.train_size for member in everyone]),
             test_sizes=np.array([member.test_size for member in everyone]),
-            stream=fresh_stream,
+            stream=NoiseStream.secret,
         )
 
 

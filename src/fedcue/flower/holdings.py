@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcue.clients.federation import decode_used, frozen_values, load_model, split
+from fedcue.clients.federation import frozen_values, load_model, split
 from fedcue.config.layers import resolve
 from fedcue.config.settings import RunConfig
 from fedcue.data.apportion import by_owner
@@ -24,6 +24,7 @@ from fedcue.data.clients import ClientData, drop_images, make_clients
 from fedcue.data.dataset import Dataset
 from fedcue.data.options import DataOptions
 from fedcue.data.partition import Partition
+from fedcue.data.pixels import decode_images
 from fedcue.data.readers.parquet import Parquet
 from fedcue.data.readers.recognise import guess
 from fedcue.errors import ConfigError
@@ -36,7 +37,7 @@ from fedcue.types import Sizes
 
 log = logging.getLogger(__name__)
 OF_PIXELS = ("root", "classes", "on_bad_image", "max_pixels", "augment", "cache_bytes", "cache_folder")
-"""Settings of a dataset that say nothing of whose its images are."""
+"""Settings of a dataset that do not say who owns its images."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def _read(wanted: _Wanted) -> Held:
     terms.compare(own)
     dataset, clients = _site_data(config, terms, node) if "data" in node else _partition(config, terms, node)
     parts = [part for client in clients for part in (client.train, client.validation, client.test)]
-    pixels = decode_used(config, dataset, np.unique(np.concatenate(parts)), shape.image_size)
+    pixels = decode_images(dataset, np.concatenate(parts), shape.image_size, config.data)
     clients = drop_images(dataset, clients, pixels.bad)
     sizes = Sizes(len(terms.classes), shape.width, shape.depth, shape.patch, terms.clients, terms.domains)
     groups = [part for client in clients for part in (client.train, client.tested(config.evaluation.on)[0])]
@@ -151,7 +152,7 @@ def _partition(
         raise RefusalError("its classes are not the server's; the node's log names both")
     everyone = split(config, dataset)
     if len(everyone) != terms.clients:
-        raise RefusalError(f"the recipe has {len(everyone)} clients, the server was told of {terms.clients}")
+        raise RefusalError(f"the recipe has {len(everyone)} clients, the server expects {terms.clients}")
     ids = _ids(node, terms.clients)
     if not ids:
         raise RefusalError(f"there is no client {node['partition-id']}: ids are 0 to {terms.clients - 1}")

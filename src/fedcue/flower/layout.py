@@ -1,4 +1,4 @@
-"""What a deployment is made for: where nodes connect to, and where Flower listens."""
+"""The addresses of a deployment: where nodes connect to, and where Flower listens."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check(layout: Layout) -> None:
-    """Refuse what would be no deployment, or one that is open to others."""
+    """Refuse impossible settings, and a deployment that is open to others."""
     if not HOST.fullmatch(layout.host):
         raise ConfigError(f"--host {shown(layout.host)} is not a name or an address, such as server.example.")
     if layout.insecure and not is_loopback(layout.host):

@@ -52,7 +52,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Member:
-    """What a client tells of itself when it joins."""
+    """A client's description of itself when it joins."""
 
     id: int
     name: str

@@ -29,7 +29,8 @@ from fedcue.flower.terms import RefusalError, Terms
 from fedcue.flower.vault import Vault, read_others
 from fedcue.foreign import expanded
 from fedcue.privacy.budget import releases_before, releases_of_a_visit
-from fedcue.privacy.guard import Protection, fresh_stream
+from fedcue.privacy.guard import Protection
+from fedcue.privacy.stream import NoiseStream
 
 NODE_KEYS = (
     "partition-id", "num-partitions", "data", "data-root", "name", "domain", "heldout", "backbone", "device",
@@ -52,7 +53,7 @@ class Node:
     """The clients' part in secure sums, if the run has any."""
 
     def members(self) -> list[Member]:
-        """Return what the node tells of its clients."""
+        """Return the node's description of its clients."""
         ids = [client.id for client in self.host.clients]
         keys = {} if self.vault is None else self.vault.public_keys(ids)
         return [
@@ -86,7 +87,7 @@ def open_node(terms: Terms, node: Mapping[str, Any]) -> Node:
     terms.compare(here.own.with_settings(config))
     asked = (terms.asked, config.clients_per_round)
     summing = Summing(config.method.table(here.sizes), config.method.weighting, config.method.added)
-    protection = Protection(config.aggregate, config.privacy, summing, fresh_stream, asked)
+    protection = Protection(config.aggregate, config.privacy, summing, NoiseStream.secret, asked)
     places = {client.id: place for place, client in enumerate(here.clients)}
     host = Host(config, here.clients, places, here.frozen, here.sizes, protection)
     folder = _memory_folder(node)

@@ -1,4 +1,4 @@
-"""What is told of a failure: its kind and a short, cleaned reason. The details stay in the node's own log."""
+"""What leaves a node about a failure: its kind and a short, cleaned reason. Details stay in its own log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cleaned(text: str) -> str:
 
 
 def told(error: Exception, step: str) -> str:
-    """Return what the server is told of an error at a node."""
+    """Return the reason that the server gets for an error at a node."""
     if isinstance(error, TOLD):
         return cleaned(str(error))
     if isinstance(error, DataError):

@@ -125,7 +125,7 @@ def _score(score: Any, size: int) -> tuple[int, int]:
 
 def _member(line: Any, clients: int) -> Member:
     if type(line) is not dict or line.keys() != {field.name for field in fields(Member)}:
-        raise ClientError("it does not tell of its clients what is asked")
+        raise ClientError("it does not describe its clients as asked")
     spent = line["spent"]
     if type(line["heldout"]) is not bool or type(spent) not in (int, float) or not 0 <= spent <= LARGEST:
         raise ClientError("it does not say whether its clients are held out, or what they released before")
@@ -162,7 +162,7 @@ def _identity(value: Any) -> str:
 
 def _listed(value: Any, most: int) -> list[Any]:
     if type(value) is not list or len(value) > most:
-        raise ClientError(f"it must tell of at most {most} clients")
+        raise ClientError(f"it must describe at most {most} clients")
     return value
 
 

@@ -219,7 +219,7 @@ def _clients(config: RunConfig, deployment: Deployment) -> int:
 
 
 class LogObserver:
-    """Tells of the run in the ServerApp's log, which ``flwr run --stream`` shows."""
+    """Writes the run's progress into the ServerApp's log, which ``flwr run --stream`` shows."""
 
     def started(self, roster: Roster, folder: Path) -> None:
         """Say who takes part."""

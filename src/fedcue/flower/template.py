@@ -46,7 +46,7 @@ def main() -> None:
 
 @dataclass
 class Keeper:
-    """A forked process that holds what a run needs of a node, and forks in its turn."""
+    """A forked process that holds what a run needs of a node, and forks message processes itself."""
 
     orders: socket.socket
     ready: bool = False

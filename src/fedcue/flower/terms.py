@@ -1,4 +1,4 @@
-"""What server and client must agree on before they work together, and how a disagreement is told."""
+"""What server and client must agree on before they work together, and the messages about disagreements."""
 
 from __future__ import annotations
 

@@ -45,27 +45,25 @@ class PEP(fm.Method):
             fm.statistic("has_prototype", classes, rows=0, seldom=True, dtype=torch.bool),
             fm.reply("centroids", mixed, "class_sums", rows=1, returned=True),
             fm.reply("holds", classes, "class_counts", rows=0, returned=True, dtype=torch.bool),
-            fm.server("centroid_sums", mixed),
-            fm.server("centroid_weights", classes),
+            fm.server("centroid_sums", mixed, fm.zeros),
+            fm.server("centroid_weights", classes, fm.zeros),
         ]
 
     # At the server: the main loop of the paper's Algorithm 2
 
     def start(self, sizes: fm.Sizes, seed: int, sums: fm.Sums) -> fm.ServerState:
-        """Average the bare ViT's centroids into the first prototypes (``eq:init_centroid_eq``).
+        """Make the first prototypes of the bare ViT's centroids (``eq:init_centroid_eq``).
 
         The paper divides by all clients asked; here a class's mean is that of its holders.
         """
-        first = self.table(sizes).first(seed)
-        return fm.ServerState(0, first | mean_centroids(sums.total("centroids"), sums.total("holds")))
+        tensors = collect_centroids(self.table(sizes).first(seed), sums)
+        return fm.ServerState(0, move_prototypes(tensors, self.momentum))
 
     def aggregate(self, state: fm.ServerState, sums: fm.Sums) -> fm.ServerState:
-        """FedAvg; collect centroids; after every R rounds move the prototypes (``eq:centroid_eq``)."""
-        tensors = {**state.tensors, **sums.means()}
-        tensors["centroid_sums"] = tensors["centroid_sums"] + sums.total("centroids")
-        tensors["centroid_weights"] = tensors["centroid_weights"] + sums.total("holds")
+        """FedAvg; collect centroids; after every R rounds move the prototypes."""
+        tensors = collect_centroids({**state.tensors, **sums.means()}, sums)
         if (state.round + 1) % self.period == 0:
-            tensors |= move_prototypes(tensors, self.momentum)
+            tensors = move_prototypes(tensors, self.momentum)
         return fm.ServerState(state.round + 1, tensors)
 
     # At the client: WarmStartUp and LocalTrain of Algorithm 2
@@ -121,27 +119,25 @@ def class_scores(
     return torch.softmax(similarity / temperature + log_priors, -1)
 
 
-def mean_centroids(total: Tensor, weight: Tensor) -> dict[str, Tensor]:
-    """Return prototypes, the means of summed centroids (``eq:centroid_eq``), and empty sums.
-
-    ``total [L, C, d], weight [C]``: the sums, and how many centroids of each class are in them.
-    """
-    return {
-        "prototypes": total / weight.clamp(min=1)[:, None],
-        "has_prototype": weight > 0,
-        "centroid_sums": torch.zeros_like(total),
-        "centroid_weights": torch.zeros_like(weight),
-    }
+def collect_centroids(tensors: fm.Tensors, sums: fm.Sums) -> dict[str, Tensor]:
+    """Add the clients' centroids, and how many there are of each class, to those of the period."""
+    found = {"centroid_sums": sums.total("centroids"), "centroid_weights": sums.total("holds")}
+    return {**tensors, **{name: tensors[name] + found[name] for name in found}}
 
 
 def move_prototypes(tensors: fm.Tensors, momentum: float) -> dict[str, Tensor]:
-    """Move the prototypes towards the period's mean centroids (``eq:mometum_update``).
+    """Move the prototypes towards the period's mean centroids (``eq:centroid_eq``, ``eq:mometum_update``).
 
     A class nobody sent keeps its prototype; one that had none takes the mean as it is.
     """
-    recent = mean_centroids(tensors["centroid_sums"], tensors["centroid_weights"])
-    old, known, seen = tensors["prototypes"], tensors["has_prototype"], recent["has_prototype"]
-    new = recent["prototypes"]
-    moved = torch.where(known[:, None], momentum * old + (1 - momentum) * new, new)
-    kept = torch.where(seen[:, None], moved, old)
-    return {**recent, "prototypes": kept, "has_prototype": known | seen}
+    total, weight = tensors["centroid_sums"], tensors["centroid_weights"]
+    old, known, seen = tensors["prototypes"], tensors["has_prototype"], weight > 0
+    mean = total / weight.clamp(min=1)[:, None]  # [L, C, d]
+    moved = torch.where(known[:, None], momentum * old + (1 - momentum) * mean, mean)
+    return {
+        **tensors,
+        "prototypes": torch.where(seen[:, None], moved, old),
+        "has_prototype": known | seen,
+        "centroid_sums": torch.zeros_like(total),
+        "centroid_weights": torch.zeros_like(weight),
+    }

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 import fedcue.methods as fm
+
+_nothing_yet = partial(fm.zeros, dtype=torch.int64)
+"""How numbers of steps, and of clients visited, start."""
 
 GENERATOR = ("basis", "query_weight", "key_weight", "value_weight", "output_weight")
 
@@ -174,8 +178,3 @@ def moments(name: str, shape: tuple[int | None, ...]) -> list[fm.TensorSpec]:
         fm.server(f"{name}_square", shape, fm.zeros),
         fm.server(f"{name}_steps", shape[:1] if rowwise else (1,), _nothing_yet, torch.int64),
     ]
-
-
-def _nothing_yet(shape: tuple[int, ...], seed: int) -> Tensor:
-    """Start with no steps taken, and no client visited."""
-    return torch.zeros(*shape, dtype=torch.int64)

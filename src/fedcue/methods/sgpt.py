@@ -61,22 +61,13 @@ class SGPT(fm.Method):
         """Declare head, shared prompts ``[n, d]``, group prompts ``[blocks, K, d]``, keys and counts."""
         shared = (self.prompts + self.shared_blocks - 1, sizes.width)
         grouped, keys = (self.group_blocks, self.groups, sizes.width), (self.groups, sizes.width)
-        counts = fm.TensorSpec(
-            "counts",
-            (self.groups,),
-            lambda seed: torch.zeros(self.groups, dtype=torch.int64),
-            stored=True,
-            sent=True,
-            returned=True,
-            weighted=False,
-            dtype=torch.int64,
-        )
+        counts = fm.statistic("counts", (self.groups,), dtype=torch.int64)
         return [
             *super().tensors(sizes),
             fm.prompt("shared_prompts", shared, sizes, self.prompt_init),
             fm.prompt("group_prompts", grouped, sizes),
             replace(fm.trained("keys", keys, first_keys), weighted=False),
-            counts,
+            replace(counts, returned=True, weighted=False),
         ]
 
     def added(self, update: fm.Update) -> fm.Update:

@@ -59,8 +59,9 @@ def statistic(
     seldom: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> TensorSpec:
-    """Declare what the server computes and sends; clients do not train it."""
-    return TensorSpec(name, shape, stored=True, sent=True, rows=rows, seldom=seldom, dtype=dtype)
+    """Declare what the server computes and sends, at first zeros; clients do not train it."""
+    first = partial(zeros, shape, dtype=dtype)
+    return TensorSpec(name, shape, first, stored=True, sent=True, rows=rows, seldom=seldom, dtype=dtype)
 
 
 def reply(
@@ -71,7 +72,7 @@ def reply(
     returned: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> TensorSpec:
-    """Declare what clients tell of their images before round 0 and, if ``returned``, after every visit."""
+    """Declare what clients report of their images before round 0 and, if ``returned``, after every visit."""
     return TensorSpec(
         name, shape, replied=True, returned=returned, rows=rows, kind=kind, weighted=False, dtype=dtype
     )
@@ -104,9 +105,9 @@ def server(
     return TensorSpec(name, shape, start, stored=True, dtype=dtype)
 
 
-def zeros(shape: Shape, seed: int) -> Tensor:
+def zeros(shape: Shape, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Start with zeros."""
-    return torch.zeros(shape)
+    return torch.zeros(shape, dtype=dtype)
 
 
 def uniform(name: str, bound: float, seed: int | None = None) -> First:

@@ -192,7 +192,7 @@ class VisionTransformer(nn.Module):
 def interpolate_positions(positions: Tensor, patches: int, prefix: int) -> Tensor:
     """Resample a square grid of position embeddings to ``patches`` patches, as timm does.
 
-    What is no square grid comes back as it is, and does not fit the model.
+    A grid that is not square comes back as it is, and does not fit the model.
     """
     there = positions.shape[1] - prefix
     old, new = math.isqrt(max(there, 0)), math.isqrt(patches)

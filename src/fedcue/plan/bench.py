@@ -58,7 +58,7 @@ class BenchOptions(Options):
 
 
 def circumstances() -> dict[str, Any]:
-    """Return what a measurement must say of itself: machine, date, versions, commit, load before it."""
+    """Return the conditions of a measurement: machine, date, versions, commit, load before it."""
     described = Path("/proc/cpuinfo")
     lines = described.read_text().splitlines() if described.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

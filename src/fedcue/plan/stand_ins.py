@@ -32,7 +32,7 @@ CHUNK = 8
 
 @dataclass(frozen=True)
 class CountedImages:
-    """Frozen values of images nobody looks at: zeros, computed at every use unless they are kept."""
+    """Frozen values of imaginary images: zeros, computed at every use unless they are kept."""
 
     model: PromptedViT
     meter: Meter

@@ -49,7 +49,7 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of what a run keeps at hand."""
+    """Bytes that a run keeps in memory."""
 
     weights: int
     pixels: int

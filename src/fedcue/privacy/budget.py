@@ -1,11 +1,14 @@
-"""The privacy budget of a run: settled before it starts, spent round by round, never exceeded."""
+"""Who is asked when, and the privacy that it costs: settled before a run starts, never exceeded."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedcue.errors import BudgetSpent, ConfigError
 from fedcue.privacy.accounting import Ledger
@@ -13,29 +16,42 @@ from fedcue.privacy.differential import DifferentialPrivacy
 from fedcue.privacy.mechanisms import PaperNoise, Privacy
 from fedcue.privacy.promise import AGAINST, FRESH, NOT_COVERED, SIMULATED, UNITS
 from fedcue.privacy.sensitivity import CHANGES, STATISTICS
+from fedcue.rng import rng
 from fedcue.types import TensorSpec, TensorTable
 
 
-class Schedule(Protocol):
-    """Who is asked when: the streams of clients drawn, which depend on the seed alone."""
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Who is asked when; only clients that train are ever drawn."""
 
-    @property
-    def rounds(self) -> int:
-        """Number of rounds."""
+    training: NDArray[np.int64]
+    """Ids of the clients that train."""
+    per_round: int
+    rounds: int
+    warm_start: Literal["all"] | int
+    seed: int
 
     @property
     def clients(self) -> int:
         """Number of clients that may be drawn."""
-
-    @property
-    def per_round(self) -> int:
-        """Number of clients drawn in a round."""
-
-    def first(self) -> list[int]:
-        """Return the clients that are asked before round 0."""
+        return len(self.training)
 
     def drawn(self, finished_rounds: int, attempt: int = 0) -> list[int]:
-        """Return the clients of a round."""
+        """Draw the distinct clients of a round, in the order drawn; ``attempt`` counts repeated draws."""
+        generator = rng(self.seed, "sampling", finished_rounds)
+        for _ in range(attempt + 1):
+            chosen = generator.choice(self.clients, size=self.per_round, replace=False)
+        return [int(client) for client in self.training[chosen]]
+
+    @property
+    def asked_first(self) -> int:
+        """Number of clients that are asked before round 0."""
+        return self.clients if self.warm_start == "all" else min(self.warm_start, self.clients)
+
+    def first(self) -> list[int]:
+        """Return the clients that are asked before round 0: all of them, or a seeded sample."""
+        chosen = rng(self.seed, "warm start").choice(self.training, size=self.asked_first, replace=False)
+        return sorted(int(client) for client in chosen)
 
 
 @dataclass
@@ -49,7 +65,7 @@ class Budget:
     simulated: bool = True
     """Whether the noise follows from the seed of a simulation."""
     journal: Callable[[Sequence[int], float], None] | None = None
-    """Told who is about to release how often, where a release cannot be repeated bit for bit."""
+    """Called with who is about to release how often, where a release cannot be repeated bit for bit."""
 
     @classmethod
     def of(cls, privacy: Privacy, table: TensorTable, schedule: Schedule, records: int) -> Budget:

@@ -33,6 +33,7 @@ class DifferentialPrivacy(Privacy):
 
     name: ClassVar[str] = "dp"
     hide_priors: ClassVar[bool] = True
+    differential: ClassVar[bool] = True
 
     where: Literal["central", "local", "distributed"] = Field(
         default="central",
@@ -70,11 +71,6 @@ class DifferentialPrivacy(Privacy):
     sample: Literal["known", "secret"] = Field(
         default="known", description="secret: nobody but the server learns who takes part"
     )
-
-    @property
-    def differential(self) -> bool:
-        """Whether releases are counted against a budget."""
-        return True
 
     @property
     def central(self) -> bool:

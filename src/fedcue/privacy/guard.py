@@ -26,11 +26,6 @@ Stream = Callable[..., NoiseStream]
 """From names (``client`` or ``server``, a round) to the stream their noise is drawn from."""
 
 
-def fresh_stream(*names: str | int) -> NoiseStream:
-    """Return a stream with a key of the operating system: noise that nobody can repeat or guess."""
-    return NoiseStream.secret(*names)
-
-
 def simulated_stream(seed: int) -> Stream:
     """Return the streams of a simulation: named by the run's seed."""
     return partial(NoiseStream.simulated, seed, "privacy")

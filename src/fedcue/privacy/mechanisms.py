@@ -31,11 +31,8 @@ class Privacy(Options):
     name: ClassVar[str] = "none"
     hide_priors: ClassVar[bool] = False
     """Whether class statistics must not depend on the client's class priors."""
-
-    @property
-    def differential(self) -> bool:
-        """Whether releases are counted against a budget."""
-        return False
+    differential: ClassVar[bool] = False
+    """Whether releases are counted against a budget."""
 
     @property
     def central(self) -> bool:

@@ -1,4 +1,4 @@
-"""What differential privacy promises, in words: against whom, of what, and what it does not cover."""
+"""What differential privacy promises, as a summary says it: against whom, of what, what is not covered."""
 
 from __future__ import annotations
 

@@ -280,5 +280,5 @@ def _commit() -> str:
 
 
 def _positive(value: Any) -> float | None:
-    """Return a number above 0 as it is, anything else as none."""
+    """Return a number above 0 as it is, and None for anything else."""
     return value if type(value) in (int, float) and 0 < value < 2**31 else None

@@ -1,4 +1,4 @@
-"""What was run and how it went, in words: title, headline, settings, failures, privacy."""
+"""What was run and how it went, as text: title, headline, settings, failures, privacy."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def run_folders(path: Path) -> Iterator[Path]:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Read a run folder; damage is told in ``problem``, never raised."""
+    """Read a run folder; damage is described in ``problem``, never raised."""
     try:
         record = _read(folder)
         _ = (record.seed, record.total_rounds, record.analysis, record.snapshots)

@@ -1,4 +1,4 @@
-"""What a run asks of whatever does the clients' work: processes of this machine, or a real network."""
+"""What a run asks of the engine that does the clients' work: local processes, or a real network."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def reasons(failures: Sequence[Failure]) -> str:
 
 
 def checked(state: ServerState) -> ServerState:
-    """Return a state that everybody can go on from, or say which of its tensors are not finite."""
+    """Return the state, or raise an error that names the tensors that are not finite."""
     bad = [name for name, t in state.tensors.items() if t.is_floating_point() and not t.isfinite().all()]
     if bad:
         raise FedcueError(

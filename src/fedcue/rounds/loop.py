@@ -226,7 +226,7 @@ class Run:
         )
 
     def _checkpoint(self, state: ServerState) -> None:
-        """Remember how things are after a round, of which an unfinished next one must change nothing."""
+        """Keep the state after a round; an unfinished next round must not change it."""
         if state.round in self.config.snapshots:
             self.folder.write_snapshot(state.round, state.tensors)
         place, digest = self.folder.metrics_bytes, self.folder.metrics_digest

@@ -1,4 +1,4 @@
-"""Watching a run: what a progress display or a tracker is told. None can change it or end it."""
+"""Watching a run: progress displays and trackers. None can change it or end it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRAINING = "training"
 """The stage that every round has."""
 
 Stage = Callable[[str, int, int], None]
-"""Is told what is being done besides rounds, how many steps of it are done and how many there are (or 0)."""
+"""Called with what is being done besides rounds, the steps done, and how many there are (or 0)."""
 
 
 class Observer(Protocol):
@@ -112,7 +112,7 @@ class Tracking(Silent):
                 self.active[name] = one, held
 
     def finished_round(self, record: Mapping[str, Any]) -> None:
-        """Pass on the round's numbers; a resumed run tells of its earlier rounds again."""
+        """Pass on the round's numbers; a resumed run repeats its earlier rounds."""
         number, values = record["round"], numbers(record)
         for name, (one, held) in list(self.active.items()):
             if number > held:

@@ -88,7 +88,7 @@ def header(roster: Roster, folder: Path) -> list[str]:
 
 @dataclass
 class News:
-    """What the rounds of one run amount to so far, in a line."""
+    """The rounds of one run so far, summarised in a line."""
 
     accuracies: list[float] = field(default_factory=list)
     bytes: int = 0
@@ -115,7 +115,7 @@ def _clients_text(record: Mapping[str, Any]) -> str:
 
 
 def _places_text(record: Mapping[str, Any]) -> list[str]:
-    """Return what a cluster amounts to in a round, where there is one: nodes, workers, visits a second."""
+    """Return nodes, workers and visits a second of a cluster, if there is one."""
     if "nodes" not in record:
         return []
     places = f"{many(record['nodes'], 'node')}, {many(record['workers'], 'worker')}"
@@ -124,7 +124,7 @@ def _places_text(record: Mapping[str, Any]) -> list[str]:
 
 @contextmanager
 def watched(observer: Observer | None) -> Iterator[Observer]:
-    """Yield the observer or, without one, a display where somebody looks: a terminal or a notebook."""
+    """Yield the observer or, without one, a display that shows in a terminal or a notebook."""
     if observer is not None:
         yield observer
         return

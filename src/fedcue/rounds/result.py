@@ -19,7 +19,7 @@ from fedcue.rounds.round_record import best_validation
 from fedcue.rounds.transport import Traffic
 
 _LAST_ROUNDS = 10
-"""Evaluated rounds whose mean stands beside the last round's accuracy."""
+"""Number of evaluated rounds whose mean is reported beside the last round's accuracy."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def of_the_end(accuracies: Accuracies) -> dict[str, Any]:
 
 
 def over_rounds(config: RunConfig, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what all rounds amount to, for the summary: accuracies, and all that travelled."""
+    """Return what sums up all rounds, for the summary: accuracies and traffic."""
     best = best_validation(rounds) if config.evaluation.on == "validation" else None
     return {
         "last_rounds_mean_accuracy": last_rounds_mean(rounds),

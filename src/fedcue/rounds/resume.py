@@ -176,7 +176,7 @@ def released_so_far(folder: RunFolder, clients: int, released: float) -> list[tu
     if found < released * (1 - 1e-9) or strange:
         problem = ", some of unknown clients" if strange else f" where there were {released:g}"
         raise RunFolderError(
-            f"{folder.path / 'releases.jsonl'} tells of {found:g} releases{problem}: what was "
+            f"{folder.path / 'releases.jsonl'} lists {found:g} releases{problem}: what was "
             "spent is not known. Put the file back, or start a new run."
         )
     return journal

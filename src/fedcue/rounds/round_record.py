@@ -58,7 +58,7 @@ def best_validation(rounds: Iterable[Mapping[str, Any]]) -> dict[str, Any] | Non
 
 @dataclass
 class RoundRecord:
-    """The clients of a round, what they told and who failed; a round drawn again begins anew."""
+    """The clients of a round, what they reported and who failed; a redrawn round starts over."""
 
     number: int
     failures: list[dict[str, Any]]

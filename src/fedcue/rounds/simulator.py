@@ -8,9 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import chain, islice
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -61,13 +62,13 @@ class Simulator(ABC):
             if isinstance(reply, Failure):
                 yield reply
             elif reply is not None:
-                yield _unpack_update(reply)
+                yield _unpacked(reply)
 
     def train(
         self, jobs: Iterable[tuple[Download, ClientMemory]]
     ) -> Iterator[tuple[Update, ClientMemory] | Failure]:
         """Train clients; yield updates and memories, or failures, in the order of ``jobs``."""
-        packed = ((_pack_download(download), pack(memory.tensors)) for download, memory in jobs)
+        packed = ((_packed(download), _packed(memory)) for download, memory in jobs)
         if self.together == 1:
             outcomes = self._map(train, packed)
         else:
@@ -79,11 +80,11 @@ class Simulator(ABC):
                 yield outcome
             else:
                 update, memory = outcome
-                yield _unpack_update(update), ClientMemory(unpack(memory))
+                yield _unpacked(update), _unpacked(memory)
 
     def test(self, jobs: Iterable[_TestJob]) -> Iterator[Prediction | Failure]:
         """Test groups of clients; yield predictions in the order of ``jobs``, and who failed."""
-        packed = ((c, _pack_download(d), pack(memory.tensors), final) for c, d, memory, final in jobs)
+        packed = ((c, _packed(d), _packed(memory), final) for c, d, memory, final in jobs)
         return chain.from_iterable(self._map(test, packed))
 
     def evaluate(self, state: ServerState, memories: Mapping[int, ClientMemory], final: bool) -> Accuracies:
@@ -127,7 +128,7 @@ class Simulator(ABC):
         )
 
     def news(self) -> dict[str, Any]:
-        """Return what a progress display says of the machines beside a round: nothing."""
+        """Return nothing: there is no other machine to report on."""
         return {}
 
     @abstractmethod
@@ -141,31 +142,24 @@ def let_work(host: Host) -> None:
     _host = host
 
 
-_PackedDownload = tuple[int, int, bytes]
-_PackedUpdate = tuple[int, int, bytes, float | None]
+_Message = TypeVar("_Message", Download, Update, ClientMemory)
+_Packed = tuple[_Message, bytes]
+"""A message without its tensors, and these as the bytes of a safetensors file."""
+_Trained = tuple[_Packed[Update], _Packed[ClientMemory]]
 
 
-def _pack_download(download: Download) -> _PackedDownload:
-    return download.client, download.round, pack(download.tensors)
+def _packed(message: _Message) -> _Packed[_Message]:
+    return replace(message, tensors={}), pack(message.tensors)
 
 
-def _unpack_download(packed: _PackedDownload) -> Download:
-    client, round_, tensors = packed
-    return Download(client, round_, unpack(tensors))
-
-
-def _pack_update(update: Update) -> _PackedUpdate:
-    return update.client, update.samples, pack(update.tensors), update.loss
-
-
-def _unpack_update(packed: _PackedUpdate) -> Update:
-    client, samples, tensors, loss = packed
-    return Update(client, samples, unpack(tensors), loss)
+def _unpacked(packed: _Packed[_Message]) -> _Message:
+    message, tensors = packed
+    return replace(message, tensors=unpack(tensors))
 
 
 @contextmanager
 def at_work(step: str, clients: Sequence[int], finished_rounds: int | None = None) -> Iterator[Host]:
-    """Yield those who do the clients' work; a bug's traceback says at which client, round and step it was."""
+    """Yield the clients at work; a bug's traceback names the client, the round and the step."""
     assert _host is not None, "let_work comes first"
     begin_visit(clients)
     try:
@@ -178,32 +172,32 @@ def at_work(step: str, clients: Sequence[int], finished_rounds: int | None = Non
         raise
 
 
-def warm_up(client: int) -> _PackedUpdate | Failure | None:
+def warm_up(client: int) -> _Packed[Update] | Failure | None:
     """Ask a client for its reply before round 0."""
     try:
         with at_work("warm up", [client]) as host:
             reply = host.warm_up(client)
     except SUFFERED as error:
         return Failure(client, str(error))
-    return None if reply is None else _pack_update(reply)
+    return None if reply is None else _packed(reply)
 
 
-def train(packed: _PackedDownload, memory: bytes) -> tuple[_PackedUpdate, bytes] | Failure:
+def train(packed: _Packed[Download], memory: _Packed[ClientMemory]) -> _Trained | Failure:
     """Train a client; return its update and what it remembers."""
-    download = _unpack_download(packed)
+    download = _unpacked(packed)
     try:
         with at_work("training", [download.client], download.round) as host:
-            update, memory_after = host.train(download, ClientMemory(unpack(memory)))
+            update, memory_after = host.train(download, _unpacked(memory))
     except SUFFERED as error:
         return Failure(download.client, str(error))
-    return _pack_update(update), pack(memory_after.tensors)
+    return _packed(update), _packed(memory_after)
 
 
 def train_in_one_batch(
-    clients: Sequence[int], jobs: Sequence[tuple[_PackedDownload, bytes]]
-) -> list[tuple[_PackedUpdate, bytes] | Failure]:
-    """Train clients together or, if what one suffers stops all of them, one by one."""
-    unpacked = [(_unpack_download(packed), ClientMemory(unpack(memory))) for packed, memory in jobs]
+    clients: Sequence[int], jobs: Sequence[tuple[_Packed[Download], _Packed[ClientMemory]]]
+) -> list[_Trained | Failure]:
+    """Train clients together or, if one of them fails and stops the batch, one by one."""
+    unpacked = [(_unpacked(download), _unpacked(memory)) for download, memory in jobs]
     try:
         step = f"training with engine.together={len(clients)}"
         with at_work(step, clients, unpacked[0][0].round) as host:
@@ -213,19 +207,19 @@ def train_in_one_batch(
     return [
         Failure(client, str(outcome))
         if isinstance(outcome, Exception)
-        else (_pack_update(outcome[0]), pack(outcome[1].tensors))
+        else (_packed(outcome[0]), _packed(outcome[1]))
         for client, outcome in zip(clients, outcomes, strict=True)
     ]
 
 
 def test(
-    clients: Sequence[int], packed: _PackedDownload, memory: bytes, final: bool
+    clients: Sequence[int], packed: _Packed[Download], memory: _Packed[ClientMemory], final: bool
 ) -> list[Prediction | Failure]:
     """Test clients together or, if one of them fails, one by one."""
-    download = _unpack_download(packed)
+    download = _unpacked(packed)
     try:
         with at_work("test", clients, download.round) as host:
-            return [host.test(clients, download, ClientMemory(unpack(memory)), final)]
+            return [host.test(clients, download, _unpacked(memory), final)]
     except SUFFERED as error:
         if len(clients) == 1:
             return [Failure(clients[0], str(error))]

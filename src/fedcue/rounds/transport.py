@@ -159,6 +159,6 @@ class Wire:
 
 
 def _halved(tensor: Tensor) -> Tensor:
-    """Return numbers in float16, unless one is too large for it or they are no floats."""
+    """Return floats in float16, unless one is too large for it; other tensors as they are."""
     half = tensor.half() if tensor.is_floating_point() else tensor
     return half if torch.isfinite(half).all() else tensor

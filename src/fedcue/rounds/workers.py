@@ -77,7 +77,7 @@ class Workers:
                 future.cancel()
 
     def close(self) -> None:
-        """End all workers at once, stopped ones too: nobody waits for what they do."""
+        """Kill all workers at once, stopped ones too, without waiting for their work."""
         processes = list((self._pool._processes or {}).values())
         for process in processes:
             process.kill()

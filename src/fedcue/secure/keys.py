@@ -24,7 +24,7 @@ def public_key(secret: bytes) -> bytes:
 
 
 def agree(secret: bytes, public: bytes, client: int) -> bytes:
-    """Return what the holders of two X25519 keys know and nobody else; ``client`` holds the public one."""
+    """Return the secret that only the holders of two X25519 keys know; ``client`` holds the public one."""
     try:
         return X25519PrivateKey.from_private_bytes(secret).exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:

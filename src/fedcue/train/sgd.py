@@ -93,7 +93,7 @@ def fit(
 
 
 def mean_loss(losses: Sequence[float], sizes: Sequence[int]) -> float:
-    """Return the mean over images of the losses of all steps; name the first step whose loss is no number."""
+    """Return the mean over images of all steps' losses; name the first step whose loss is not finite."""
     total = 0.0
     for step, (number, size) in enumerate(zip(losses, sizes, strict=True), 1):
         if not math.isfinite(number):
@@ -127,15 +127,12 @@ class SGD:
             if self.weight_decay:
                 change = change.add(tensor, alpha=self.weight_decay)
             if self.momentum:
-                change = self._remembered(tensor, change)
+                memory = self.state[tensor]
+                if "momentum_buffer" in memory:
+                    change = memory["momentum_buffer"].mul_(self.momentum).add_(change)
+                else:
+                    change = memory["momentum_buffer"] = change.clone()
             tensor.add_(change, alpha=-lr)
-
-    def _remembered(self, tensor: Tensor, change: Tensor) -> Tensor:
-        memory = self.state[tensor]
-        if "momentum_buffer" in memory:
-            return memory["momentum_buffer"].mul_(self.momentum).add_(change)
-        memory["momentum_buffer"] = change.clone()
-        return memory["momentum_buffer"]
 
 
 Optimiser = SGD | torch.optim.Adam

@@ -10,7 +10,7 @@ from support.tables import roster_with
 
 from fedcue.clients.roster import Roster
 from fedcue.errors import ConfigError
-from fedcue.privacy.guard import fresh_stream
+from fedcue.privacy.stream import NoiseStream
 
 KRUM = ("aggregate=krum", "aggregate.attackers=1", "clients_per_round=6")
 
@@ -48,9 +48,9 @@ def roster(like: Roster, **changed: Any) -> Roster:
 def test_noise_that_is_not_simulated_cannot_be_repeated() -> None:
     plain = roster_with("method=fedvpt", "clients_per_round=4")
     assert (plain.repeats_noise, plain.budget.simulated) == (True, True)
-    fresh = roster(plain, stream=fresh_stream)
+    fresh = roster(plain, stream=NoiseStream.secret)
     assert (fresh.repeats_noise, fresh.budget.simulated) == (False, False)
-    assert fresh.protection.stream is fresh_stream
+    assert fresh.protection.stream == NoiseStream.secret
 
 
 def test_protection_knows_how_many_are_asked_before_round_0_and_in_a_round() -> None:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from support.tables import roster_with
 
-from fedcue.clients.roster import ClientSchedule
+from fedcue.privacy.budget import Schedule
 
 TRAINING = np.array([0, 2, 3, 5, 7, 8, 11])
 
 
-def schedule(seed: int = 0, per_round: int = 4, warm_start: int | str = "all") -> ClientSchedule:
-    return ClientSchedule(TRAINING, per_round, 50, warm_start, seed)  # type: ignore[arg-type]
+def schedule(seed: int = 0, per_round: int = 4, warm_start: int | str = "all") -> Schedule:
+    return Schedule(TRAINING, per_round, 50, warm_start, seed)  # type: ignore[arg-type]
 
 
 def test_a_round_draws_distinct_clients_of_those_that_train() -> None:

@@ -13,6 +13,7 @@ from support.data_files import save_picture
 from fedcue.data.dataset import Dataset
 from fedcue.data.image_sources import FileImages, decode
 from fedcue.data.pixels import PixelStore, decode_images
+from fedcue.data.readers.digits import Digits
 from fedcue.errors import DataError
 
 
@@ -39,8 +40,7 @@ def test_the_store_holds_each_image_once(tmp_path: Path, cache_bytes: int) -> No
         dataset,
         np.array([4, 1, 3, 1]),
         6,
-        cache_bytes=cache_bytes,
-        cache_folder=tmp_path / "cache",
+        Digits(cache_bytes=cache_bytes, cache_folder=tmp_path / "cache"),
         progress=lambda done, wanted: seen.append((done, wanted)),
     )
     assert store.images.shape == (3, 3, 6, 6)
@@ -57,7 +57,7 @@ def test_a_full_disk_is_noticed_before_anything_is_decoded(
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=100))
     dataset = files([save_picture(tmp_path / "x.png", 1)])
     with pytest.raises(DataError, match=r"need 0\.0 GiB.*data\.cache_folder"):
-        decode_images(dataset, np.array([0]), 6, cache_bytes=0)
+        decode_images(dataset, np.array([0]), 6, Digits(cache_bytes=0))
 
 
 def test_the_store_skips_and_names_or_refuses_bad_images(
@@ -67,8 +67,8 @@ def test_the_store_skips_and_names_or_refuses_bad_images(
     paths[1].write_bytes(b"broken")
     dataset = files(paths)
     with pytest.raises(DataError, match=r"1\.png"):
-        decode_images(dataset, np.arange(3), 6)
-    store: PixelStore = decode_images(dataset, np.arange(3), 6, on_bad="skip")
+        decode_images(dataset, np.arange(3), 6, Digits())
+    store: PixelStore = decode_images(dataset, np.arange(3), 6, Digits(on_bad_image="skip"))
     assert f"Skipped {paths[1]}: it is no BMP, GIF, JPEG" in caplog.text
     assert "1 of 3 images could not be read and are left out" in caplog.text
     assert store.bad.tolist() == [1]

@@ -31,9 +31,10 @@ def test_all_of_cifar100_is_opened_and_partitioned_in_seconds() -> None:
 
 @real_files("cifar100")
 def test_decoding_some_of_cifar100_leaves_the_rest_on_disk() -> None:
-    dataset = CIFAR100(root=REAL / "cifar100", train_per_class=2, test_per_class=1).load(0)
+    options = CIFAR100(root=REAL / "cifar100", train_per_class=2, test_per_class=1)
+    dataset = options.load(0)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    store = decode_images(dataset, np.arange(len(dataset)), 32)
+    store = decode_images(dataset, np.arange(len(dataset)), 32, options)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     assert store.images.shape == (300, 3, 32, 32)
     assert grown < 80  # megabytes; the files hold 107
@@ -42,11 +43,12 @@ def test_decoding_some_of_cifar100_leaves_the_rest_on_disk() -> None:
 
 @real_files("tiny-imagenet")
 def test_tiny_imagenet() -> None:
-    dataset = TinyImageNet(root=REAL / "tiny-imagenet").load(0)
+    options = TinyImageNet(root=REAL / "tiny-imagenet")
+    dataset = options.load(0)
     assert (len(dataset.train), len(dataset.test), len(dataset.classes)) == (10_000, 3_000, 200)
     partition = Dirichlet(clients=200, alpha=0.3).split(dataset, rng(0, "partition"))
     assert {len(part) for part in partition.train} == {50}
-    assert decode_images(dataset, dataset.test[:3], 64).images.float().std() > 10
+    assert decode_images(dataset, dataset.test[:3], 64, options).images.float().std() > 10
 
 
 @real_files("pacs")

@@ -163,7 +163,7 @@ def test_logit_prior_adds_the_clients_log_prior_to_the_logits(name, federation):
     runs = {
         kind: federation(METHODS.get(name)(logit_prior=kind), images=8).run(1) for kind in ("none", "test")
     }
-    priors = runs["test"].tiny.host.log_priors(0)
+    priors = runs["test"].tiny.host.log_priors(runs["test"].tiny.host.client(0))
     assert torch.isfinite(runs["none"].predict(0)).all()
     assert torch.equal(runs["test"].predict(0), runs["none"].predict(0) + priors)
 
@@ -173,7 +173,7 @@ def test_a_mask_rules_out_classes_without_a_prior_and_changes_no_other_logit(nam
     runs = {
         kind: federation(METHODS.get(name)(logit_prior=kind), images=8).run(1) for kind in ("none", "mask")
     }
-    held = runs["mask"].tiny.host.log_priors(0) > -torch.inf
+    held = runs["mask"].tiny.host.log_priors(runs["mask"].tiny.host.client(0)) > -torch.inf
     assert held.tolist() == [True, True, False, False]
     expected = torch.where(held, runs["none"].predict(0), -torch.inf)
     assert torch.equal(runs["mask"].predict(0), expected)

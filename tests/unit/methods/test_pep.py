@@ -12,7 +12,7 @@ import fedcue.methods as fm
 from fedcue.aggregate.class_means import CentroidSums
 from fedcue.errors import ConfigError
 from fedcue.methods.fedvpt import FedVPT
-from fedcue.methods.pep import PEP, class_scores, mean_centroids, move_prototypes
+from fedcue.methods.pep import PEP, class_scores, move_prototypes
 from fedcue.methods.pep_variants import PEPVariants
 from fedcue.types import Sizes
 
@@ -273,13 +273,6 @@ def test_a_class_that_had_no_prototype_takes_the_mean_as_it_is_and_is_known_from
     assert moved["has_prototype"].tolist() == [True, True, False]
     again = move_prototypes({**moved, **{n: torch.zeros_like(moved[n]) for n in ("centroid_sums",)}}, 0.5)
     assert again["has_prototype"].tolist() == [True, True, False]
-
-
-def test_mean_centroids_divides_each_class_by_its_holders():
-    total = torch.tensor([[[6.0, 6.0], [0.0, 0.0]]])
-    found = mean_centroids(total, torch.tensor([3.0, 0.0]))
-    assert found["prototypes"][0].tolist() == [[2, 2], [0, 0]]
-    assert found["has_prototype"].tolist() == [True, False]
 
 
 @pytest.mark.parametrize("private", [False, True])

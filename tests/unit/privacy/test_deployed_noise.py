@@ -12,7 +12,8 @@ from support.tables import roster_of, table_of
 
 from fedcue.aggregate.mean import Summing
 from fedcue.config.layers import load
-from fedcue.privacy.guard import Protection, fresh_stream
+from fedcue.privacy.guard import Protection
+from fedcue.privacy.stream import NoiseStream
 from fedcue.types import Update
 
 pytest.importorskip("dp_accounting")
@@ -28,7 +29,7 @@ def test_every_release_takes_32_bytes_of_the_system_and_nothing_of_torch_or_nump
 ) -> None:
     privacy = load("default", ["privacy=dp", "privacy.noise=1.0", f"privacy.where={where}"]).privacy
     config = load("default", [])
-    protection = Protection(config.aggregate, privacy, Summing(table_of()), fresh_stream, (4, 4))
+    protection = Protection(config.aggregate, privacy, Summing(table_of()), NoiseStream.secret, (4, 4))
     drawn: list[int] = []
     system = os.urandom
     monkeypatch.setattr(os, "urandom", lambda count: (drawn.append(count), system(count))[1])
@@ -46,7 +47,9 @@ def test_every_release_takes_32_bytes_of_the_system_and_nothing_of_torch_or_nump
     assert not torch.equal(*releases)
 
 
-@pytest.mark.parametrize(("stream", "words"), [(None, "simulated noise"), (fresh_stream, "operating system")])
+@pytest.mark.parametrize(
+    ("stream", "words"), [(None, "simulated noise"), (NoiseStream.secret, "operating system")]
+)
 def test_the_summary_says_where_the_noise_comes_from(stream: object, words: str) -> None:
     config = load("default", ["privacy=dp", "method=fedvpt"])
     from fedcue.clients.roster import Roster

@@ -18,7 +18,7 @@ from fedcue.methods.tensors import reply, trained, zeros
 from fedcue.privacy.accounting import Ledger
 from fedcue.privacy.budget import Budget, releases_before, releases_of_a_visit
 from fedcue.privacy.differential import DifferentialPrivacy
-from fedcue.privacy.guard import Protection, check_protection, fresh_stream, simulated_stream
+from fedcue.privacy.guard import Protection, check_protection, simulated_stream
 from fedcue.privacy.stream import NoiseStream
 from fedcue.types import TensorSpec, Update
 
@@ -305,7 +305,7 @@ def test_a_refused_round_is_not_spent():
 
 
 def test_fresh_noise_cannot_be_repeated():
-    one, two = (fresh_stream("server", 0).uniform_words(4) for _ in range(2))
+    one, two = (NoiseStream.secret("server", 0).uniform_words(4) for _ in range(2))
     assert not (one == two).any()
 
 
@@ -367,7 +367,7 @@ def test_before_round_0_there_is_another_noise_and_all_replies_count_alike():
     """Shares too are made for those who are asked then."""
     privacy = config_of("privacy=dp", "privacy.noise=2.0", "privacy.head_noise=3.0").privacy
     heavy = Summing(table_of(), "size")
-    protection = Protection(config_of().aggregate, privacy, heavy, fresh_stream, (9, 4))
+    protection = Protection(config_of().aggregate, privacy, heavy, NoiseStream.secret, (9, 4))
     assert protection.at("warm up").settled == 3.0
     assert protection.at(0).settled == 2.0
     for moment, weighting in (("warm up", "uniform"), (0, "size")):
@@ -381,7 +381,7 @@ def test_noise_in_shares_needs_half_of_the_room_of_a_sum():
     most = shared.aggregate.fixed_point.most_clients // 2
     for asked, refused in ((most, False), (most + 1, True)):
         protection = Protection(
-            shared.aggregate, shared.privacy, Summing(table_of()), fresh_stream, (2, asked)
+            shared.aggregate, shared.privacy, Summing(table_of()), NoiseStream.secret, (2, asked)
         )
         if refused:
             with pytest.raises(FedcueError, match="may not fit 64 bits"):

@@ -41,9 +41,9 @@ def test_releases_are_counted_from_the_journal(tmp_path: Path) -> None:
     folder.append_release([0, 2], 2)
     folder.append_release([1], 1)
     assert released_so_far(folder, 3, 5) == [([0, 2], 2), ([1], 1)]
-    with pytest.raises(RunFolderError, match=r"tells of 5 releases where there were 6"):
+    with pytest.raises(RunFolderError, match=r"lists 5 releases where there were 6"):
         released_so_far(folder, 3, 6)
-    with pytest.raises(RunFolderError, match=r"tells of 5 releases, some of unknown clients"):
+    with pytest.raises(RunFolderError, match=r"lists 5 releases, some of unknown clients"):
         released_so_far(folder, 2, 5)
 
 

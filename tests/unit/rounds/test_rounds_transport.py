@@ -20,8 +20,10 @@ TABLE = PEP().table(SIZES)
 
 
 def state() -> dict[str, torch.Tensor]:
+    """Return what clients are sent."""
+    first = TABLE.first(0)
     return {
-        **TABLE.first(0),
+        **{name: first[name] for name in TABLE.sent},
         "prototypes": torch.randn(3, 6, 8, generator=torch.Generator().manual_seed(0)),
         "has_prototype": torch.ones(6, dtype=torch.bool),
     }

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedcue.data.apportion import Counts, Integers, share_test, tally
+from fedcue.data.apportion import Counts, share_test, tally
 from fedcue.data.dataset import Indices
 from fedcue.data.partition.base import LabelSkew
 
@@ -17,13 +17,10 @@ class IID(LabelSkew):
     name: ClassVar[str] = "iid"
 
     def counts(self, train: Indices, test: Indices, generator: np.random.Generator) -> Counts:
-        """Deal the shuffled training images in turn; the test images follow the training counts."""
-        return _deal_in_turn(train, test, self.clients, generator)
+        """Deal the shuffled training images in turn: client sizes differ by at most one.
 
-
-def _deal_in_turn(train: Integers, test: Integers, clients: int, generator: np.random.Generator) -> Counts:
-    """Deal the shuffled training images in turn, so that client sizes differ by at most one."""
-    labels = generator.permutation(np.repeat(np.arange(len(train)), train))
-    client = np.arange(len(labels)) % clients
-    counts = tally(client, labels, clients, len(train))
-    return Counts(counts, share_test(counts, counts, test, generator))
+        The test images follow the training counts.
+        """
+        labels = generator.permutation(np.repeat(np.arange(len(train)), train))
+        counts = tally(np.arange(len(labels)) % self.clients, labels, self.clients, len(train))
+        return Counts(counts, share_test(counts, counts, test, generator))

@@ -94,7 +94,7 @@ class Natural(PartitionOptions):
 
 
 def _ownerless(dataset: Dataset) -> Indices:
-    """Return the test images of which nobody is the owner."""
+    """Return the test images without an owner."""
     assert dataset.owners is not None
     return np.flatnonzero(dataset.is_test & (dataset.owners < 0))
 
@@ -102,7 +102,7 @@ def _ownerless(dataset: Dataset) -> Indices:
 def _test_images(
     dataset: Dataset, owners: list[int], train: Parts, generator: np.random.Generator
 ) -> list[Indices]:
-    """Return the test images of each owner: its own, and its share of those that nobody owns."""
+    """Return the test images of each owner: its own, and its share of those without an owner."""
     assert dataset.owners is not None
     everybody = by_owner(np.where(dataset.is_test, dataset.owners, NOBODY), len(dataset.owner_names))
     own = [everybody[owner] for owner in owners]

@@ -22,27 +22,16 @@ class Pathological(LabelSkew):
     classes_per_client: PositiveInt = Field(description="number of classes a client holds")
 
     def counts(self, train: Indices, test: Indices, generator: np.random.Generator) -> Counts:
-        """Draw the owners of each class, then their shares of its training and test images."""
-        return share_owned_classes(train, test, self.clients, self.classes_per_client, generator)
+        """Draw the owners of each class, then similar shares of it for each of them.
 
-
-def share_owned_classes(
-    train: Integers,
-    test: Integers,
-    clients: int,
-    classes_per_client: int,
-    generator: np.random.Generator,
-) -> Counts:
-    """Give every client ``classes_per_client`` classes and every owner of a class a similar share of it.
-
-    Shares are drawn from U(0.4, 0.6) and normalised; training and test images use the same shares.
-    """
-    present = np.flatnonzero(train)
-    owned = draw_owners(len(present), clients, classes_per_client, generator)
-    weights = np.zeros((clients, len(train)))
-    weights[:, present] = np.where(owned, generator.uniform(0.4, 0.6, owned.shape), 0.0)
-    counts = _no_owner_empty(largest_remainder(weights, train, generator), weights > 0, train)
-    return Counts(counts, share_test(np.where(counts > 0, weights, 0.0), counts, test, generator))
+        Shares are drawn from U(0.4, 0.6) and normalised; training and test images use the same shares.
+        """
+        present = np.flatnonzero(train)
+        owned = draw_owners(len(present), self.clients, self.classes_per_client, generator)
+        weights = np.zeros((self.clients, len(train)))
+        weights[:, present] = np.where(owned, generator.uniform(0.4, 0.6, owned.shape), 0.0)
+        counts = _no_owner_empty(largest_remainder(weights, train, generator), weights > 0, train)
+        return Counts(counts, share_test(np.where(counts > 0, weights, 0.0), counts, test, generator))
 
 
 def draw_owners(

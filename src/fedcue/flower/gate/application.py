@@ -1,4 +1,4 @@
-"""The gate itself: what is allowed is asked of the SuperLink anew, the rest is refused."""
+"""The gate itself: it sends allowed requests to the SuperLink as new ones, and refuses the rest."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Gate:
 
 
 def _passed_on(answer: httpx.Response) -> Response:
-    """Return what a node is told of the SuperLink's answer."""
+    """Return the response that a node gets, made from the SuperLink's answer."""
     response = StreamingResponse(answer.aiter_raw(), answer.status_code)
     headers = [(name.lower(), value) for name, value in answer.headers.raw]
     response.raw_headers = [header for header in headers if header[0] in RETURNED]
@@ -131,7 +131,7 @@ class Complaints:
     last: float = float("-inf")
 
     def about(self, scope: Scope, why: Refusal) -> None:
-        """Tell of a refusal, or count it."""
+        """Report a refusal, or count it."""
         now = self.clock()
         if now - self.last < 1.0:
             self.silent += 1

@@ -15,7 +15,7 @@ class TensorBoard(Tracker):
     """Writes events anew when a run is resumed, so that no round is there twice."""
 
     def open(self, name: str, folder: Path, settings: Mapping[str, Any]) -> int:
-        """Begin with an empty folder: what was logged before is told again."""
+        """Begin with an empty folder: earlier rounds are logged again."""
         for old in folder.glob("events.out.tfevents.*"):
             old.unlink()
         self.writer = SummaryWriter(str(folder))

@@ -104,7 +104,7 @@ def _thinned(rounds: list[int]) -> list[int]:
 
 
 def _ends(title: str, lines: Sequence[Series], y: Axis) -> str:
-    """Say in words where each line ends."""
+    """Describe where each line ends."""
     ends = [f"{line.name} {_value(line.y[-1], y)}" for line in lines if line.y and line.y[-1] is not None]
     return f"{title}, a line per method. Last values: {'; '.join(ends)}."
 

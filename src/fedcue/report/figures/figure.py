@@ -66,7 +66,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """A named figure: panels side by side, a caption, and what they show in words."""
+    """A named figure: panels side by side, a caption, and a text that says what they show."""
 
     name: str
     title: str

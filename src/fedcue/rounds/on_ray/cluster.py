@@ -23,11 +23,11 @@ KNOCK = 20.0
 """Seconds that a cluster's first machine has to take a connection."""
 
 SETTINGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is told to anybody
+    "RAY_USAGE_STATS_ENABLED": "0",  # no telemetry
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a worker without GPUs keeps its environment
     "RAY_worker_niceness": "0",  # a worker is as urgent as the run that waits for it
 }
-"""What Ray is told through the environment, where the user has not said otherwise."""
+"""Environment variables for Ray, where the user has set no others."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _init(ray: Any, address: str, config: RunConfig, folder: str | None) -> str:
 
 
 def _knock(address: str) -> None:
-    """See whether anybody listens: Ray tries for minutes, and may end the process."""
+    """Check that the address answers: Ray itself tries for minutes, and may end the process."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()

@@ -52,7 +52,7 @@ class Visit:
 
 @dataclass(eq=False)
 class Member:
-    """A worker, and what it is at: preparing itself, a visit, or one nobody waits for any more."""
+    """A worker and its task: its preparation, a visit, or a visit whose result is no longer wanted."""
 
     actor: Any
     answer: Any
@@ -76,7 +76,7 @@ class Pool:
     most: int
     timeout: float
     check: Callable[[], None]
-    """Called all the time; raises when the user stopped the run."""
+    """Called while waiting; raises when the user stopped the run."""
     client_timeout: float | None = None
     """Seconds that a visit may take; a worker that does not come back then is taken for lost."""
     members: list[Member] = field(default_factory=list)
@@ -133,7 +133,7 @@ class Pool:
             self._dismiss(self.members[-1])
 
     def _look(self) -> None:
-        """Let workers begin where there is room, and give up when there has been nobody for too long."""
+        """Start workers where there is room; give up when there has been none for too long."""
         self.check()
         now = time.monotonic()
         if now - self._looked < LOOK:

@@ -7,7 +7,7 @@ import pytest
 from support.datasets import CIFAR
 
 from fedcue.data.partition import Pathological
-from fedcue.data.partition.pathological import _no_owner_empty, share_owned_classes
+from fedcue.data.partition.pathological import _no_owner_empty
 from fedcue.data.readers.digits import Digits
 from fedcue.rng import rng
 
@@ -35,7 +35,7 @@ def test_test_images_follow_the_drawn_shares_not_the_rounded_counts() -> None:
     train, test = np.full(6, 7), np.full(6, 10_000)
     apart = []
     for seed in range(5):
-        counts = share_owned_classes(train, test, 4, 6, rng(seed, "partition"))
+        counts = Pathological(clients=4, classes_per_client=6).counts(train, test, rng(seed, "partition"))
         shares = counts.test / test
         assert ((counts.train > 0) == (counts.test > 0)).all()
         assert shares.min() > 0.4 / (0.4 + 3 * 0.6) - 1e-3
@@ -45,7 +45,8 @@ def test_test_images_follow_the_drawn_shares_not_the_rounded_counts() -> None:
 
 
 def test_an_owner_without_training_images_of_a_class_is_not_tested_on_it() -> None:
-    counts = share_owned_classes(np.array([2, 40]), np.array([9, 40]), 4, 2, rng(0, "partition"))
+    rule = Pathological(clients=4, classes_per_client=2)
+    counts = rule.counts(np.array([2, 40]), np.array([9, 40]), rng(0, "partition"))
     assert (counts.train[:, 0] > 0).sum() == 2, "four owners of two training images"
     assert counts.test[counts.train == 0].sum() == 0
     assert counts.test.sum(axis=0).tolist() == [9, 40]
@@ -53,7 +54,8 @@ def test_an_owner_without_training_images_of_a_class_is_not_tested_on_it() -> No
 
 def test_shares_are_spread_evenly_from_four_to_six_tenths() -> None:
     # with two owners of every class, the share of one is a / (a + b) for a, b ~ U(0.4, 0.6)
-    counts = share_owned_classes(np.full(400, 10_000), np.full(400, 10), 2, 400, rng(0, "partition"))
+    rule = Pathological(clients=2, classes_per_client=400)
+    counts = rule.counts(np.full(400, 10_000), np.full(400, 10), rng(0, "partition"))
     shares = counts.train[0] / 10_000
     assert shares.min() == pytest.approx(0.4, abs=0.01)
     assert shares.max() == pytest.approx(0.6, abs=0.01)
