@@ -31,6 +31,7 @@ SAME_IN_ANY_ORDER = {
     "isclose",
     "maximum",
     "minimum",
+    "promote_types",
     "transpose",
 }
 TEXT_CALL = re.compile(r"(Error|Warning|warn|log(ger)?\.\w+|print|TypeVar|NewType|cast)$")

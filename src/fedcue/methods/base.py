@@ -147,7 +147,7 @@ class Method(Options):
 
     def logits(self, tensors: Tensors, batch: Batch) -> Tensor:
         """Return the logits ``[B, C]`` of the final cls token (``head_eq``), before any prior."""
-        return classify(tensors, batch.features(self.prompter(tensors, batch))[:, 0])
+        return classify(tensors, batch.features(self.prompter(tensors, batch)).squeeze(1))
 
     def loss(self, fixed: Tensors) -> Loss:
         """Return the training loss as a function of the trained tensors and a batch."""
@@ -210,4 +210,4 @@ def classify(tensors: Tensors, features: Tensor) -> Tensor:
 def cosines(vectors: Tensor, others: Tensor) -> Tensor:
     """Return the cosines ``[B, C]`` of ``vectors [B, d]`` and ``others [C, d]``, at least in float32."""
     precise = torch.promote_types(vectors.dtype, torch.float32)
-    return F.normalize(vectors.to(precise), dim=-1) @ F.normalize(others.to(precise), dim=-1).T
+    return F.normalize(vectors.to(precise), dim=1) @ F.normalize(others.to(precise), dim=1).T

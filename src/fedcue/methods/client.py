@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Generator, Tensor
@@ -59,7 +60,7 @@ class Client:
     def held_classes(self) -> Tensor:
         """The classes that have a prior above zero."""
         held = (self.log_priors > -torch.inf).view(-1, self.log_priors.shape[-1]).any(0)
-        return held.nonzero()[:, 0].to(self.samples.frozen.model.device)
+        return held.nonzero().flatten().to(self.samples.frozen.model.device)
 
     def own_rows(self, sent: Tensors) -> dict[str, Tensor]:
         """Return ``sent`` with the rows of the held classes only, and these ``classes``."""
@@ -108,7 +109,7 @@ class Client:
         Sums are of as many random parts of the images as are declared.
         """
         sums, moments = self.class_sums(self.sizes.classes), MomentSums()
-        parts = self.table["centroids"].shape[0] or 1
+        parts = cast("int", self.table["centroids"].shape[0])
         part = dealt(self.samples.labels, parts, self.generator)
         for found, batch in self._described(vectors):
             own = torch.arange(parts) == part[batch.rows, None]  # [B, parts]

@@ -114,9 +114,9 @@ def class_scores(
     """
     similarity = fm.cosines(cls, prototypes)  # [B, C]
     owned = (known & (log_priors > -torch.inf)).to(similarity.dtype).expand_as(similarity)
-    average = (similarity * owned).sum(-1, keepdim=True) / owned.sum(-1, keepdim=True).clamp(min=1)
+    average = (similarity * owned).sum(1, keepdim=True) / owned.sum(1, keepdim=True).clamp(min=1)
     similarity = torch.where(known, similarity, average)
-    return torch.softmax(similarity / temperature + log_priors, -1)
+    return torch.softmax(similarity / temperature + log_priors, 1)
 
 
 def collect_centroids(tensors: fm.Tensors, sums: fm.Sums) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -64,7 +64,7 @@ class PEPVariants(PEP):
         for spec in super().tensors(sizes):
             if spec.name.endswith("_prompts"):
                 start = fm.prompt_start(spec.name, sizes, self.prompt_init)
-                spec = replace(spec, first=partial(start, tuple(size or 0 for size in spec.shape)))
+                spec = replace(spec, first=partial(start, cast("tuple[int, ...]", spec.shape)))
             if spec.name == "holds" and self.prototype_weight == "count":
                 spec = replace(spec, dtype=torch.int64)
             specs.append(spec)
@@ -75,8 +75,8 @@ class PEPVariants(PEP):
         state = super().start(sizes, seed, sums)
         if self.initial_mean == "nonzero":
             return state
-        literal = sums.total("centroids") / max(sums.updates, 1)
-        return fm.ServerState(0, {**state.tensors, "prototypes": literal})
+        literal = sums.total("centroids") / sums.updates
+        return fm.ServerState(state.round, {**state.tensors, "prototypes": literal})
 
     def aggregate(self, state: fm.ServerState, sums: fm.Sums) -> fm.ServerState:
         """Aggregate as PEP does; class prompts may move by the mean change of their holders."""
@@ -115,7 +115,7 @@ class PEPVariants(PEP):
         else:
             similarity = fm.cosines(cls, tensors["prototypes"][position]) * tensors["has_prototype"]
             log_priors = batch.log_priors[..., tensors["classes"]]
-            scores = torch.softmax(similarity / self.temperature + log_priors, -1)
+            scores = torch.softmax(similarity / self.temperature + log_priors, 1)
         return scores.detach() if self.detach_scores else scores
 
     def inspect(self, tensors: fm.Tensors, batch: fm.Batch) -> dict[str, Tensor]:

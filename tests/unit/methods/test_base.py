@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 
 import numpy as np
@@ -10,11 +10,13 @@ import pytest
 import torch
 from support.tiny_federation import TinyFederation, TinyRun, random_vit
 
-from fedcue.methods.base import Method
+from fedcue.errors import ConfigError
+from fedcue.methods.base import Method, check_blocks
+from fedcue.methods.client import Client
 from fedcue.methods.ppt import PPT
 from fedcue.registry import METHODS
 from fedcue.train.settings import Training
-from fedcue.types import ClientMemory, ServerState
+from fedcue.types import ClientMemory, ServerState, Sizes
 
 EVERY = pytest.mark.parametrize("name", [*METHODS.names(), "01_a_method_of_your_own:SideBySide"])
 
@@ -222,6 +224,36 @@ def test_what_a_client_keeps_wins_over_what_it_is_sent_and_that_over_first_value
     first = new.first_kept()["private_prompts"]
     assert first.any()
     assert torch.equal(tiny.method.personal(new, {})["private_prompts"], first)
+
+
+def test_methods_with_a_visit_of_their_own_train_one_client_at_a_time() -> None:
+    alone = {name for name in METHODS.builtin if not METHODS.get(name)().trains_together()}
+    assert alone == {"fedpr", "sgpt"}
+
+
+def test_under_privacy_statistics_see_an_even_prior_and_otherwise_the_clients_own(federation) -> None:
+    client = federation(METHODS.get("head")(), images=8).client(0)
+    assert client.described() is client
+    seen = replace(client, hide_priors=True).described()
+    for log_priors in (seen.log_priors, seen.samples.log_priors):
+        torch.testing.assert_close(log_priors, torch.full((4,), 0.25).log())
+
+
+def test_a_client_is_in_its_first_round_and_open_unless_it_is_told_otherwise() -> None:
+    defaults = {field.name: field.default for field in fields(Client)}
+    assert (defaults["round"], defaults["chunk"], defaults["hide_priors"]) == (0, 100, False)
+
+
+def test_prompts_for_as_many_blocks_as_there_are_and_no_more() -> None:
+    sizes = Sizes(classes=4, width=32, depth=8, patch=4, clients=2)
+    for blocks in (None, 1, 8):
+        check_blocks(blocks, sizes)
+    with pytest.raises(ConfigError, match="method.blocks=9 is more than the backbone has: 8"):
+        check_blocks(9, sizes)
+
+
+def test_blocks_far_apart_are_taken_as_they_are() -> None:
+    assert METHODS.get("pep")(layers=(1, 8)).layers == (1, 8)
 
 
 def test_a_smoothed_prior_needs_the_rows_of_all_classes() -> None:

@@ -75,6 +75,12 @@ def test_a_class_without_prototype_takes_the_mean_similarity_of_the_clients_know
     torch.testing.assert_close(scores(0.5, prototypes, cls, known=known)[0], expected)
 
 
+def test_a_class_without_prototype_takes_the_similarity_of_the_only_known_class():
+    cls, prototypes = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.6, 0.8], [0.0, 0.0]])
+    found = class_scores(cls, prototypes, torch.tensor([True, False]), torch.zeros(2), 0.5)
+    torch.testing.assert_close(found, torch.full((2, 2), 0.5))
+
+
 def test_without_any_prototype_the_weights_are_the_priors():
     torch.testing.assert_close(scores(0.05, known=~ALL), PRIORS.exp().expand(6, 4))
 

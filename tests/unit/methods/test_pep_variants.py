@@ -58,6 +58,7 @@ def test_the_literal_first_mean_divides_by_all_clients(federation):
     total = sum(reply.tensors["centroids"] for reply in run.replies)
     torch.testing.assert_close(run.state.tensors["prototypes"], total / 3)
     assert run.state.tensors["has_prototype"].all()
+    assert run.state.round == 0
     fewer = added(run.tiny.method, run.tiny.sizes, run.replies[:1])
     alone = run.tiny.method.start(run.tiny.sizes, 0, fewer).tensors
     assert alone["has_prototype"].tolist() == [True, True, False, False]
@@ -75,6 +76,26 @@ def test_without_priors_all_classes_are_mixed_alike(federation):
     torch.testing.assert_close(weights, torch.full_like(weights, 0.25))
     assert PEPVariants(prior="uniform").needs_all_rows() == "method.prior=uniform"
     assert PEPVariants().needs_all_rows() == ""
+
+
+def test_without_priors_each_class_has_an_even_share_of_one():
+    for log_priors in (torch.zeros(3), torch.zeros(5, 3)):
+        even = PEPVariants(prior="uniform")._priors(log_priors)
+        torch.testing.assert_close(even, torch.full_like(log_priors, 1 / 3).log())
+        assert PEPVariants()._priors(log_priors) is log_priors
+
+
+def test_a_class_prompt_that_nobody_held_stays_where_it_was(federation):
+    tiny = federation(PEPVariants(class_average="holders"), images=8)
+    state = tiny.start()
+    found = tiny.aggregate(state, [tiny.update(state, 0)[0]]).tensors["class_prompts"]
+    assert torch.equal(found[2:], state.tensors["class_prompts"][2:])
+    assert not torch.equal(found[:2], state.tensors["class_prompts"][:2])
+
+
+def test_with_bare_scores_clients_train_one_by_one():
+    assert PEPVariants().trains_together()
+    assert not PEPVariants(score_source="bare").trains_together()
 
 
 def test_a_class_without_prototype_has_the_cosine_zero_if_asked_for(federation):
