@@ -3,10 +3,10 @@
 import os
 import sys
 
-READING = {"resume", "evaluate", "predict", "export", "push", "report", "figure", "watch", "data"}
+_READING = {"resume", "evaluate", "predict", "export", "push", "report", "figure", "watch", "data"}
 """Verbs that read folders, which may lie where the command is started."""
 
-if READING & set(sys.argv[1:]):  # python -m puts that place before everything else that is imported
+if _READING & set(sys.argv[1:]):  # python -m puts that place before everything else that is imported
     sys.path[:] = [path for path in sys.path if path not in ("", os.getcwd())]
 
 from fedcue.cli.main import main  # noqa: E402

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 STRANGE = (OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
-"""What comes of files that hold something else than they should: other types, other sizes, nothing."""
+"""Errors of reading files that hold something else than they should: other types, other sizes, nothing."""
 
 _MAX_TEXT = 2**28
 """Bytes of a text file at most."""
@@ -21,7 +21,7 @@ _MAX_CELL = 2**24
 """Characters of a cell of a table at most."""
 
 _MAX_PARSED = 2**30
-"""Bytes that a text and what it says may take in memory."""
+"""Bytes that a text and its parsed content may take in memory."""
 
 
 def ordinary(path: Path, most: int | None = None) -> Path:
@@ -34,7 +34,7 @@ def ordinary(path: Path, most: int | None = None) -> Path:
 
 
 def is_there(path: Path) -> bool:
-    """Tell whether a path is an ordinary file's; one that no disk can have is none."""
+    """Tell whether a path is that of an ordinary file; false, too, for a path that no disk can have."""
     try:
         return path.is_file()
     except OSError as error:

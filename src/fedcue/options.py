@@ -20,7 +20,7 @@ class Options(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _ordinary_numbers(cls, values: Any) -> Any:
-        """Refuse integers that fit nowhere: arrays, files and random streams take 64 bits."""
+        """Refuse integers of more than 64 bits, which arrays, files and random streams cannot hold."""
         for key, value in values.items() if isinstance(values, Mapping) else ():
             for number in value if isinstance(value, list | tuple) else (value,):
                 if isinstance(number, int) and not -LIMIT <= number < LIMIT:

@@ -28,7 +28,7 @@ _ALLOWED = (
 
 
 @dataclass(frozen=True)
-class GivenImages:
+class _GivenImages:
     """Images that are there already, and files."""
 
     images: Sequence[Image.Image | Path]
@@ -58,7 +58,7 @@ def read_images(given: Picture | Sequence[Picture], size: int) -> Tensor:
     images = list(_each(given))
     if not images:
         raise DataError(f"No image was given. {_ALLOWED}")
-    source = GivenImages(images)
+    source = _GivenImages(images)
     try:
         return torch.stack([torch.from_numpy(decode(source, index, size)) for index in range(len(images))])
     except UnreadableError as error:

@@ -34,13 +34,13 @@ _BAND = 2**20
 _WHITE = (255, 255, 255, 255)
 
 
-LEAVE_OUT = "Mend or remove it, or leave unreadable images out with data.on_bad_image=skip."
+_LEAVE_OUT = "Mend or remove it, or leave unreadable images out with data.on_bad_image=skip."
 
 
 class UnreadableError(DataError):
     """An image cannot be read."""
 
-    def __init__(self, where: str, reason: str, advice: str = LEAVE_OUT) -> None:
+    def __init__(self, where: str, reason: str, advice: str = _LEAVE_OUT) -> None:
         super().__init__(f"Cannot read {where} ({reason}). {advice}")
         self.where, self.reason = where, reason
 

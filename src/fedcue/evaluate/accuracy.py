@@ -30,13 +30,13 @@ class Accuracies:
     total: NDArray[np.int64]
     prediction: Prediction | None = None
     missing: Mapping[int, str] = field(default_factory=dict)
-    """Clients that were asked in vain, and why."""
+    """Clients that did not answer, and why."""
     adaptation: Adaptation | None = None
     """What clients did for this test alone."""
 
     @classmethod
     def of(cls, roster: Roster, prediction: Prediction, missing: Mapping[int, str]) -> Accuracies:
-        """Count what was predicted right."""
+        """Count the right predictions."""
         right = prediction.clients[prediction.labels == prediction.predicted]
         count = partial(np.bincount, minlength=len(roster))
         return cls(roster, count(right), count(prediction.clients), prediction, missing)

@@ -1,4 +1,4 @@
-"""What the figures need of a finished simulation: confusions, mixing weights, cls tokens."""
+"""What the figures need from a finished simulation: confusions, mixing weights, cls tokens."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _look_inside(
     groups: Sequence[Sequence[int]],
     tell: Tell,
 ) -> dict[str, Tensor]:
-    """Average what the method shows of each image by true class; take some cls tokens of all clients."""
+    """Average what the method shows for each image by true class; take some cls tokens of all clients."""
     host, config = federation.host, federation.config
     method = config.method
     share = -(-config.evaluation.cls_sample // len(groups))

@@ -1,4 +1,4 @@
-"""One protocol from the first round to the last: what clients do for the last test alone stands apart."""
+"""One protocol from the first round to the last: training for the last test alone is kept apart."""
 
 from __future__ import annotations
 

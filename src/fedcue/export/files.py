@@ -21,7 +21,7 @@ Form = Literal["onnx", "torch"]
 """What a program is written as."""
 
 FILES: dict[Form, str] = {"onnx": "model.onnx", "torch": "model.pt2"}
-OPSET = 20
+_OPSET = 20
 LIMIT = 2**31 - 2**20
 """Bytes an ONNX file may have: its encoding allows 2 GiB."""
 
@@ -30,7 +30,7 @@ def described(form: Form, quantize: str | None) -> str:
     """Return a description of the kind of file."""
     if form == "torch":
         return "a program of torch.export in float32"
-    return f"ONNX, opset {OPSET}, matrices in int8" if quantize else f"ONNX, opset {OPSET}, float32"
+    return f"ONNX, opset {_OPSET}, matrices in int8" if quantize else f"ONNX, opset {_OPSET}, float32"
 
 
 def written(program: ExportedProgram, form: Form, quantize: str | None) -> bytes:
@@ -55,7 +55,7 @@ def _onnx(program: ExportedProgram) -> Any:
         )
     with _quietly():
         made = torch.onnx.export(
-            program, dynamo=True, opset_version=OPSET, output_names=["probabilities"], verbose=False
+            program, dynamo=True, opset_version=_OPSET, output_names=["probabilities"], verbose=False
         )
     assert made is not None
     model = made.model_proto

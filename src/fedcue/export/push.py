@@ -17,7 +17,7 @@ from fedcue.model.backbone import WEIGHTS, locate
 from fedcue.record.files import read_json, write_json, write_text
 from fedcue.report.run_files import json_object
 
-DESCRIBED = ("architecture", "model_args", "license", "mean", "std", "pretrained_cfg")
+_DESCRIBED = ("architecture", "model_args", "license", "mean", "std", "pretrained_cfg")
 """What is published of a backbone's ``config.json``; a file of that name may be another program's."""
 
 
@@ -94,7 +94,7 @@ def _copy_backbone(weights: Path, folder: Path) -> None:
     folder.mkdir()
     shutil.copyfile(weights, folder / WEIGHTS)
     config = json_object(weights.parent / "config.json")
-    write_json(folder / "config.json", {key: config[key] for key in DESCRIBED if key in config})
+    write_json(folder / "config.json", {key: config[key] for key in _DESCRIBED if key in config})
 
 
 def _upload(folder: Path, repository: str, private: bool) -> str:

@@ -23,7 +23,7 @@ from fedcue.export.graph import Deployed, takes_priors, trace
 from fedcue.record.files import explained, write_bytes, write_text
 
 OURS = (*FILES.values(), "labels.json", "README.md", "classify.py")
-TOLERANCE = 1e-4
+_TOLERANCE = 1e-4
 """By how much a probability of the file may differ from fedcue's own, both in float32."""
 
 
@@ -122,7 +122,7 @@ def _compare(
     expected = model.predict(given["images"], priors, client, details=False).probabilities.numpy()
     answer = _run(data, program, form, given)
     wrong = float(np.abs(answer - expected).max()) if np.isfinite(answer).all() else np.inf
-    if wrong > (TOLERANCE if exact else 1):
+    if wrong > (_TOLERANCE if exact else 1):
         raise FedcueError(
             f"The file would not predict what the run does: probabilities differ by {wrong:.1g}. "
             f"{model.method.name} may look at its client's priors before it sees an image: give --client ID."

@@ -29,7 +29,7 @@ from fedcue.secure.fixed_point import Shapes, count_words
 from fedcue.types import ClientMemory, Download, ServerState, Update
 
 log = logging.getLogger(__name__)
-ROUND = "round"
+_ROUND = "round"
 """A client's memory, as the server knows it: in which round it was written at the client."""
 
 
@@ -182,7 +182,7 @@ class FlowerEngine:
             if isinstance(outcome, Failure):
                 yield outcome
             else:
-                yield _update(outcome), ClientMemory({ROUND: torch.tensor(_round_of(order))})
+                yield _update(outcome), ClientMemory({_ROUND: torch.tensor(_round_of(order))})
 
     def evaluate(self, state: ServerState, memories: Mapping[int, ClientMemory], final: bool) -> Accuracies:
         """Ask every client the method can serve for its own accuracy."""
@@ -279,7 +279,7 @@ def _round_of(order: Order) -> int:
 
 
 def _written(memory: ClientMemory) -> int | None:
-    return int(memory.tensors[ROUND]) if ROUND in memory.tensors else None
+    return int(memory.tensors[_ROUND]) if _ROUND in memory.tensors else None
 
 
 def _ids(clients: set[int]) -> str:

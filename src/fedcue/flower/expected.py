@@ -19,9 +19,9 @@ from fedcue.types import Tensors, TensorSpec, TensorTable
 
 LARGEST = 1e9
 """No honest weight, feature or loss is larger; sums and squares of such numbers are finite in float32."""
-MOST_NOISE = 50
+_MOST_NOISE = 50
 """Deviations of its own noise that a client may be away from what it could send without noise."""
-MOST_RECORD = 256
+_MOST_RECORD = 256
 """Bytes that a message of a secure sum may hold for each client at most."""
 HEADER = 65536
 """Bytes that names and shapes may take beside the numbers."""
@@ -107,7 +107,7 @@ class Expected:
         if not isinstance(privacy, DifferentialPrivacy) or privacy.central or privacy.noise is None:
             return 0.0
         like = {s.name: torch.empty([_size(size) for size in s.shape], device="meta") for s in self.specs}
-        return MOST_NOISE * privacy.noise * privacy.moves(like, TensorTable(self.specs))[spec.name]
+        return _MOST_NOISE * privacy.noise * privacy.moves(like, TensorTable(self.specs))[spec.name]
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class ExpectedMessage:
     def most_bytes(self) -> int:
         """How many bytes a client's message may have at most: its words, or shares for all others."""
         session = self.server.session
-        return HEADER + 8 * session.words + MOST_RECORD * len(session.identities)
+        return HEADER + 8 * session.words + _MOST_RECORD * len(session.identities)
 
     def take(self, client: int, data: bytes) -> None:
         """Take the message of a client, or raise a ``ClientError`` that names what is wrong with it."""

@@ -36,7 +36,7 @@ from fedcue.model.frozen_cache import FrozenCache
 from fedcue.types import Sizes
 
 log = logging.getLogger(__name__)
-OF_PIXELS = ("root", "classes", "on_bad_image", "max_pixels", "augment", "cache_bytes", "cache_folder")
+_OF_PIXELS = ("root", "classes", "on_bad_image", "max_pixels", "augment", "cache_bytes", "cache_folder")
 """Settings of a dataset that do not say who owns its images."""
 
 
@@ -124,7 +124,7 @@ def _images(
 def _dividing(options: DataOptions) -> dict[str, Any]:
     """Return the settings of a dataset by which its images may be divided among clients."""
     return {"kind": options.name} | {
-        key: value for key, value in vars(options).items() if key not in OF_PIXELS
+        key: value for key, value in vars(options).items() if key not in _OF_PIXELS
     }
 
 

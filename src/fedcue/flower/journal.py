@@ -23,7 +23,7 @@ from fedcue.privacy.accounting import Ledger
 from fedcue.privacy.differential import DifferentialPrivacy
 from fedcue.privacy.mechanisms import Privacy
 
-OWN_DELTA = 1e-5
+_OWN_DELTA = 1e-5
 """The delta at which a node counts its own budget."""
 
 
@@ -92,7 +92,7 @@ class Journal:
     def _check_budget(self, weight: float, privacy: DifferentialPrivacy) -> None:
         own = self.max_epsilon
         budget = privacy.max_epsilon if own is None else min(own, privacy.max_epsilon)
-        delta = privacy.delta if own is None else min(OWN_DELTA, privacy.delta)
+        delta = privacy.delta if own is None else min(_OWN_DELTA, privacy.delta)
         epsilon = weighed(weight, delta)
         if epsilon > budget:
             raise BudgetSpent(

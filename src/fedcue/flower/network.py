@@ -36,7 +36,7 @@ class Network:
     def ask(
         self, kind: str, contents: Mapping[int, RecordDict], timeout: float
     ) -> dict[int, RecordDict | str]:
-        """Send each node its message; return each node's reply, or why there is none."""
+        """Send each node its message; return each node's reply, or the reason why there is none."""
         waiting = self.send(kind, contents, timeout)
         answers: dict[int, RecordDict | str] = dict.fromkeys(contents, silence(timeout))
         deadline = time.monotonic() + timeout
@@ -92,7 +92,7 @@ class Network:
 
 
 def silence(timeout: float) -> str:
-    """Say that nothing came."""
+    """Return the reason of a node that sent nothing."""
     return f"no answer within {timeout:g} s"
 
 

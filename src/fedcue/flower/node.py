@@ -1,4 +1,4 @@
-"""A node's clients: built from the server's terms and from what the node says of itself.
+"""A node's clients: built from the server's terms and from the node's own settings.
 
 Node config: ``partition-id=I`` makes the node client I of the recipe's partition; with
 ``num-partitions=N`` it hosts clients I, I + N, I + 2 N and so on. ``data=PATH`` makes it a site with
@@ -32,16 +32,16 @@ from fedcue.privacy.budget import releases_before, releases_of_a_visit
 from fedcue.privacy.guard import Protection
 from fedcue.privacy.stream import NoiseStream
 
-NODE_KEYS = (
+_NODE_KEYS = (
     "partition-id", "num-partitions", "data", "data-root", "name", "domain", "heldout", "backbone", "device",
     "threads", "memory", "max-epsilon", "identities",
 )  # fmt: skip
-"""What a node config may say."""
+"""The keys of a node's config."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """The clients of one node at the ready."""
+    """The clients of one node, ready to work."""
 
     host: Host
     memories: MemoryStore
@@ -124,5 +124,5 @@ def _memory_folder(node: Mapping[str, Any]) -> Path:
 
 def _check_keys(node: Mapping[str, Any]) -> None:
     for key in node:
-        if key not in NODE_KEYS:
-            raise ConfigError(unknown("key of the node config", key, NODE_KEYS))
+        if key not in _NODE_KEYS:
+            raise ConfigError(unknown("key of the node config", key, _NODE_KEYS))

@@ -10,7 +10,7 @@ from fedcue.flower.terms import RefusalError
 MOST = 200
 """Characters that a reason may have."""
 TOLD = (ClientError, RefusalError, BudgetSpent, ConfigError)
-"""Failures whose words speak of settings and numbers. Words of all others may speak of images and files."""
+"""Failures whose messages name settings and numbers only. Messages of others may name images and files."""
 _PATHS = re.compile(r"""'[^']*[\\/][^']*'|"[^"]*[\\/][^"]*"|(?:[A-Za-z]:)?[\w.~-]*[\\/][^\s'"]*""")
 
 

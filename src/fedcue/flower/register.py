@@ -1,4 +1,4 @@
-"""Which node speaks for which client: the first that joined as it, known by its key from then on.
+"""Which node speaks for which client: the first that joined for it, known by its key from then on.
 
 Two files are kept. ``joined.json`` in the run folder holds what clients told when they joined, so that a
 run goes on without those who are absent, and nobody comes back as somebody else. ``nodes.json`` beside the
@@ -29,7 +29,7 @@ class Register:
     places: dict[int, int] = field(default_factory=dict)
     """From client to node, as of this process."""
     spent: dict[int, float] = field(default_factory=dict)
-    """What the clients' images released before, as they told when they last joined."""
+    """What the clients' images released before, as reported when they last joined."""
 
     @classmethod
     def of(cls, folder: Path) -> Register:
@@ -72,7 +72,7 @@ class Register:
             write_json(self.owners, {str(client): self.keys[client] for client in sorted(self.keys)})
 
     def leave_out(self, client: int, forget: bool) -> None:
-        """Ask a client for nothing more; with ``forget`` as if it had never joined."""
+        """Stop asking a client; with ``forget`` as if it had never joined."""
         self.places.pop(client, None)
         self.spent.pop(client, None)
         if forget and client in self.members:

@@ -25,10 +25,10 @@ from fedcue.types import pack, unpack
 
 MOST_IMAGES = 10**9
 """Images that a client may claim."""
-IDENTITY = re.compile("(?:[0-9a-f]{64})?")
+_IDENTITY = re.compile("(?:[0-9a-f]{64})?")
 """A public key, or none where no secure sum is asked for."""
 NAME, LINE = 100, 8192
-"""Characters of a name, and of all that is said of one client."""
+"""The most characters of a name, and of the description of one client."""
 
 
 def read_members(answer: RecordDict | str, clients: int) -> list[Member]:
@@ -155,7 +155,7 @@ def _name(value: Any) -> str:
 
 
 def _identity(value: Any) -> str:
-    if type(value) is not str or not IDENTITY.fullmatch(value):
+    if type(value) is not str or not _IDENTITY.fullmatch(value):
         raise ClientError("its key for secure sums has not 64 hexadecimal digits")
     return value
 
@@ -175,7 +175,7 @@ def _short(content: RecordDict, key: str, clients: int) -> str:
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Turn whatever reading foreign bytes ends in into a ``ClientError``."""
+    """Turn every error of reading foreign bytes into a ``ClientError``."""
     try:
         yield
     except ClientError:

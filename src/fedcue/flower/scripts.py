@@ -9,14 +9,14 @@ from pathlib import Path
 from fedcue.flower.layout import CONNECTION, LOOPBACK, Layout, address, is_loopback
 
 GATE = "python3 -P -m fedcue.flower.gate"
-SUPEREXEC = "python3 -P -m fedcue.flower.superexec"
+_SUPEREXEC = "python3 -P -m fedcue.flower.superexec"
 """Starts a node's message processes; it ends with the process that is named as its parent."""
-SETTLED = (
+_SETTLED = (
     "export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 UV_OFFLINE=1",
     "export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2",
     "unset FLWR_INTERNAL_GRPC_CONTROL_API FLWR_INTERNAL_GRPC_FLEET_API",
 )
-"""Nothing goes out unasked, no message waits a second, and Flower opens no port but the one it is given."""
+"""No telemetry, no message that waits a second, and no port of Flower's but the one that it is given."""
 
 
 def write_server_scripts(layout: Layout, folder: Path) -> None:
@@ -69,7 +69,7 @@ def write_node_script(layout: Layout, number: int, folder: Path) -> None:
         'This machine\'s SuperNode. For images of its own, add data="/path/to/images" to the config.',
         f"config='{config}'\n"
         f"port={9093 + number}\n"
-        f'{SUPEREXEC} --runtime-api-address "{LOOPBACK}:$port" --parent-pid $$ &\n'
+        f'{_SUPEREXEC} --runtime-api-address "{LOOPBACK}:$port" --parent-pid $$ &\n'
         f"exec flower-supernode {'--insecure' if layout.insecure else secure} --isolation process "
         f"--superlink {address(layout.outside)} --host {LOOPBACK} --port $port "
         '--node-config "$config memory=\\"$PWD/memory\\""',
@@ -85,7 +85,7 @@ def _script(path: Path, what: str, command: str) -> None:
         "set -eu",
         'cd "$(dirname "$0")"',
         f'export FLWR_HOME="$PWD" PATH={here}:"$PATH"',
-        *SETTLED,
+        *_SETTLED,
         command,
     ]
     path.write_text("\n".join(lines) + "\n")

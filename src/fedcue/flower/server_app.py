@@ -42,7 +42,7 @@ app = ServerApp()
 
 
 class Deployment(Options):
-    """What the server is told: Flower's run config, ``--run-config 'key=value ...'``."""
+    """The server's settings in Flower's run config, ``--run-config 'key=value ...'``."""
 
     recipe: str = "default"
     settings: str = Field(default="", description="overrides as for fedcue run, such as 'rounds=3 seed=1'")
@@ -76,7 +76,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def tell_the_log() -> None:
-    """Show what fedcue says, and only that, in the log that Flower streams."""
+    """Show fedcue's messages, and no others, in the log that Flower streams."""
     own = logging.getLogger("fedcue")
     if not own.handlers:
         handler = logging.StreamHandler(sys.stdout)
@@ -141,7 +141,7 @@ def _charge(folder: RunFolder, earlier: Mapping[int, float]) -> None:
 
 
 def check(config: RunConfig) -> None:
-    """Refuse what a deployment cannot keep."""
+    """Refuse settings that a deployment cannot honour."""
     if config.transport.name != "dense" or config.transport.dtype != "float32":
         raise ConfigError("A deployment sends whole float32 tensors: give transport=dense, float32.")
     if config.aggregate.sums_only and config.checkpoint.every != 1:
@@ -231,7 +231,7 @@ class LogObserver:
             log.info("%s", name)
 
     def finished_round(self, record: Mapping[str, Any]) -> None:
-        """Tell a round's numbers and who failed."""
+        """Report a round's numbers and who failed."""
         accuracy = record.get("mean_accuracy")
         shown = "" if accuracy is None else f", mean accuracy {accuracy:.1%}"
         log.info("round %d: %.1f s%s", record["round"], record["seconds"], shown)

@@ -16,7 +16,7 @@ from fedcue.errors import printable
 STARTED = re.compile(r"Successfully started run (\d+)")
 PATIENCE = 60.0
 """Seconds that Flower has to say how a run ended after the end of its log."""
-INTERRUPTED = 130
+_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ended(run, connection)
     except KeyboardInterrupt:
         print("fedcue: the run goes on; flwr list and flwr stop know it", file=sys.stderr)
-        return INTERRUPTED
+        return _INTERRUPTED
 
 
 def shown(command: Sequence[str]) -> tuple[int, str | None]:

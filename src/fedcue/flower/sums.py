@@ -26,7 +26,7 @@ from fedcue.secure.session import Session, Step
 
 @dataclass
 class RunningSum:
-    """One attempt at a sum: who was asked, how far it is, and why clients are not in it."""
+    """One attempt at a sum: who was asked, which step it has reached, and why clients are not in it."""
 
     path: Path
     asked: tuple[int, ...]
@@ -37,7 +37,7 @@ class RunningSum:
 
     @property
     def session(self) -> Session:
-        """What all who take part agree on."""
+        """What all participants agree on."""
         return self.server.session
 
     @property
@@ -63,7 +63,7 @@ class RunningSum:
         self.save()
 
     def save(self) -> None:
-        """Write everything down."""
+        """Write the state to disk."""
         failures = {str(client): reason for client, reason in self.failures.items()}
         session = json.loads(write_session(self.session))
         state = {

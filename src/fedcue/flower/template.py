@@ -1,4 +1,4 @@
-"""The process from which a node's message processes are forked: it has imported everything, and is at rest.
+"""The process from which a node's message processes are forked: it has imported everything and is idle.
 
 It keeps nothing of any run. A message process that has read a node's images and backbone says so when it
 ends. Then the template forks a *keeper*, which reads them, too, and from which further processes are forked
@@ -29,8 +29,8 @@ import fedcue.flower.client_app  # noqa: F401  (so that no message process impor
 from fedcue.flower import holdings
 from fedcue.machine import end_with_parent
 
-REST = 600.0
-"""Seconds without a message after which a keeper ends and gives its memory back."""
+_REST = 600.0
+"""Seconds without a message after which a keeper ends and frees its memory."""
 LONGEST = 2**20
 """Bytes of an order, or of the words that say what was read."""
 READY = b"ready"
@@ -61,7 +61,7 @@ class Template:
         self.keeper: Keeper | None = None
 
     def serve(self) -> None:
-        """Take orders until nobody can give any."""
+        """Take orders until the other end is closed."""
         while True:
             readable, _, _ = select.select(self._own(), [], [])
             if self.keeper and self.keeper.orders in readable:
@@ -117,7 +117,7 @@ def keep(what: bytes, orders: socket.socket, told: socket.socket) -> None:
     logging.disable()  # whatever there is to say of the images was said
     holdings.read_again(what.decode())
     logging.disable(logging.NOTSET)
-    orders.settimeout(REST)
+    orders.settimeout(_REST)
     with suppress(OSError):
         orders.sendall(READY)
         while order := orders.recv(LONGEST):
@@ -125,7 +125,7 @@ def keep(what: bytes, orders: socket.socket, told: socket.socket) -> None:
 
 
 def carry_out(order: bytes, told: socket.socket) -> None:
-    """Be ``flwr-clientapp`` for one message; then say what had to be read for it."""
+    """Run ``flwr-clientapp`` for one message; then report what was read for it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     sys.argv = ["flwr-clientapp", *json.loads(order)]
     holdings.was_read.clear()
@@ -138,7 +138,7 @@ def carry_out(order: bytes, told: socket.socket) -> None:
 
 
 def forked(work: Callable[[], None], foreign: Sequence[socket.socket]) -> None:
-    """Let a new process do some work and end; it has no part in the foreign sockets."""
+    """Let a new process do some work and end; it closes the foreign sockets."""
     sys.stdout.flush()
     sys.stderr.flush()
     if not os.fork():

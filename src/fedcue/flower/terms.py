@@ -24,7 +24,7 @@ class RefusalError(FedcueError):
 
 @dataclass(frozen=True)
 class Terms:
-    """What the server tells every client with every message."""
+    """What the server sends every client with every message."""
 
     run: str
     """Names the run on the clients' disks; the same after a resume."""

@@ -1,4 +1,4 @@
-"""A client's part in secure sums between two messages: on its own disk, for its owner only.
+"""A client's part in secure sums between two messages: on its own disk, readable by its owner only.
 
 Every message has a process of its own, and Flower keeps what it hands over as long as a SuperNode lives, and
 for one run of Flower's. A sum must outlive both: a server that started again asks for the next step, and a

@@ -44,7 +44,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """What people call this run."""
+        """The run's name for readers."""
         return " ".join(filter(None, [self.method, self.variant, f"seed {self.seed}"]))
 
 

@@ -1,4 +1,4 @@
-"""What ``fedcue compare`` is asked for: grids on one or several recipes, and the table it may replace."""
+"""The request of ``fedcue compare``: grids on one or several recipes, and the table it may replace."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ COSTS = {
 
 
 def read_entry(folder: Path, names: Mapping[str, str], control: Path | None = None) -> Entry:
-    """Read a finished run, and its test with the log prior if there is one, under the names it is given."""
+    """Read a finished run, and its test with the log prior if there is one, under the given names."""
     try:
         summary, rounds = read_summary(folder), read_metrics(folder)
         again = "tested_again" in summary

@@ -23,7 +23,7 @@ from fedcue.record.files import explained
 from fedcue.rounds.resume import differing
 
 State = Literal["finished", "stopped", "new", "other"]
-"""What lies in a run's folder: its result, a part of it, nothing, or something else."""
+"""The content of a run's folder: its result, a part of it, nothing, or something else."""
 
 _PRELOAD = ("fedcue.grid.worker", "torch._dynamo")
 """Imported once and shared by all runs; the last two are otherwise imported by each run at first use."""

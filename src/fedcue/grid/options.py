@@ -1,4 +1,4 @@
-"""What a grid is asked to run: from the command line, or from the recipe's ``[compare]`` table."""
+"""The runs of a grid: from the command line, or from the recipe's ``[compare]`` table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BETWEEN_SETTINGS = re.compile(r"\s+(?=[\w.]+=)")
 
 
 class CompareTable(Options):
-    """A recipe's ``[compare]`` table: what is run when the command line does not say."""
+    """A recipe's ``[compare]`` table: the runs if the command line names none."""
 
     methods: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2)

@@ -19,10 +19,10 @@ from torch import Tensor
 from fedcue.model.vit import LowRank, VisionTransformer
 
 Precision = Literal["float32", "bfloat16"]
-"""Of the backbone's products and attention; everything else is float32 in any case."""
+"""The precision of the backbone's products and attention; everything else is float32."""
 
 PRODUCTS: dict[Precision, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-"""What products come in."""
+"""The type of the products by precision."""
 
 
 def has_bfloat16(device: str) -> bool | None:

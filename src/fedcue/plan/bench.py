@@ -42,7 +42,7 @@ LEAST_TURNS = 2
 
 
 class BenchOptions(Options):
-    """What is measured: the shape of a backbone, its input, and one client's batch, again and again."""
+    """The measured case: the shape of a backbone, its input, and one client's batch."""
 
     backbone: str = Field(default="embedded", description="'embedded', a folder, or the name of a timm ViT")
     image_size: int | None = Field(default=None, ge=1, description="pixels (default: the checkpoint's)")
@@ -208,14 +208,14 @@ class BenchClient:
         return Client(0, samples, log_priors, table, self.sizes, training, stream, 0, chunk=job.batch)
 
     def train(self) -> None:
-        """Take the forward and backward pass of a training step."""
+        """Do the forward and backward pass of a training step."""
         batch = next(self.client.samples.batches(len(self.labels), self.client.generator))
         names = self.client.table.trained
         trained = {name: self.tensors[name].clone().requires_grad_() for name in names}
         self.method.loss(self.tensors)(trained, batch).backward()
 
     def plain(self) -> None:
-        """Take the same step as a plain implementation does: every block for every token."""
+        """Do the same step as a plain implementation does: every block for every token."""
         vit = self.model.backbone
         prompt = self.tensors["shared_prompts"].clone().requires_grad_()
         head = self.tensors["head"].clone().requires_grad_()
@@ -229,7 +229,7 @@ class BenchClient:
 
     @torch.no_grad()
     def prototypes(self) -> None:
-        """Compute what the class centroids are taken of."""
+        """Compute the tokens of which class centroids are means."""
         self.method.cls_tokens(self.tensors, next(self.client.samples.batches(len(self.labels))))
 
     @torch.no_grad()

@@ -32,7 +32,7 @@ from fedcue.types import ClientMemory, Download, Update
 
 
 def bench_ray(job: BenchOptions) -> dict[str, Any]:
-    """Let the same client be visited in this process and on Ray, turn by turn."""
+    """Visit the same client in this process and on Ray, in turns."""
     around, federation = circumstances(), one_client(job)
     with Executor(federation, 1) as here:
         download = _download(here)
@@ -128,4 +128,4 @@ ROWS: dict[str, Callable[[dict[str, Any]], str]] = {
         f"{r['worker_memory_mb']:.0f} MiB"
     ),
 }
-"""What a reader is shown of the measurements."""
+"""The measurements as text."""

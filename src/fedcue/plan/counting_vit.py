@@ -92,7 +92,7 @@ class Meter:
         self.work.formula_backward += self.weight * images * backward
 
 
-class CountingBlock(nn.Module):
+class _CountingBlock(nn.Module):
     """Stands in for a block: the tokens pass unchanged and are counted."""
 
     def __init__(self, architecture: Architecture, meter: Meter) -> None:
@@ -133,7 +133,7 @@ class CountingBlock(nn.Module):
         return out
 
 
-class CountingPatches(nn.Module):
+class _CountingPatches(nn.Module):
     """Stands in for the patch embedding."""
 
     def __init__(self, architecture: Architecture, meter: Meter) -> None:
@@ -153,6 +153,6 @@ def counting_vit(architecture: Architecture, meter: Meter) -> PromptedViT:
     """Return a ViT without weights that has this architecture and counts."""
     backbone = VisionTransformer(replace(architecture, depth=0))
     backbone.architecture = architecture
-    backbone.patch_embed = CountingPatches(architecture, meter)  # type: ignore[assignment]
-    backbone.blocks = nn.ModuleList(CountingBlock(architecture, meter) for _ in range(architecture.depth))
+    backbone.patch_embed = _CountingPatches(architecture, meter)  # type: ignore[assignment]
+    backbone.blocks = nn.ModuleList(_CountingBlock(architecture, meter) for _ in range(architecture.depth))
     return PromptedViT(backbone.eval().requires_grad_(False))

@@ -48,7 +48,7 @@ def units(radius: float) -> dict[Kind, float]:
 
 
 def check_sensitivities(unit: str, method: str, table: TensorTable) -> None:
-    """Raise a ``ConfigError`` unless it is known of every message how far ``unit`` moves it."""
+    """Raise a ``ConfigError`` unless it is known how far ``unit`` moves every message."""
     if not table.uploads:
         raise ConfigError(
             f"privacy=dp has nothing to protect: nothing leaves a client of {method}. Give privacy=none."

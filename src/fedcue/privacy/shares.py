@@ -30,11 +30,11 @@ _ROOM = 64
 
 @dataclass(frozen=True)
 class Shares:
-    """Over whom the noise of a sum is shared."""
+    """The clients among whom the noise of a sum is shared."""
 
     fixed: FixedPoint
     honest: int
-    """Clients whose shares are in every sum and that tell nobody theirs."""
+    """Clients whose shares are in every sum and stay secret."""
 
     def __post_init__(self) -> None:
         if self.honest < 1:

@@ -32,7 +32,7 @@ _SCRIPTS = (
 
 
 @dataclass(frozen=True)
-class Section:
+class _Section:
     """A part of the page: its anchor, its heading and its figures."""
 
     id: str
@@ -65,7 +65,7 @@ def render(runs: Sequence[RunRecord], live: bool = False) -> str:
     }
     always = ("run", "methods", "privacy", "failures")
     sections = [
-        Section(name, title, tuple(figures.get(name, ())))
+        _Section(name, title, tuple(figures.get(name, ())))
         for name, title in SECTIONS.items()
         if name in figures or name in always
     ]

@@ -21,7 +21,7 @@ Words = NDArray[np.uint64]
 Shapes = Mapping[str, tuple[int, ...]]
 """The shape of every named array."""
 
-EXACT = 2**53
+_EXACT = 2**53
 """Up to here every integer is a float64, so that quantising rounds once and no more."""
 
 
@@ -37,10 +37,10 @@ class FixedPoint:
             raise SecureSumError(f"fraction_bits is {self.fraction_bits}. Allowed: 0 to 52.")
         if not (math.isfinite(self.limit) and self.limit > 0):
             raise SecureSumError(f"limit is {self.limit}. Allowed: a finite number above 0.")
-        if self.limit * self.scale > EXACT:
+        if self.limit * self.scale > _EXACT:
             raise SecureSumError(
                 f"limit {self.limit:g} with {self.fraction_bits} fraction bits needs more than 53 bits. "
-                f"Allowed with so many bits: a limit of up to {EXACT / self.scale:g}."
+                f"Allowed with so many bits: a limit of up to {_EXACT / self.scale:g}."
             )
 
     @property

@@ -15,7 +15,7 @@ KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 NONCE_BYTES = 12
 SEAL_BYTES = NONCE_BYTES + 16
-"""How much longer a sealed text is: the nonce before it, the tag behind it."""
+"""How much sealing lengthens a text: by the nonce before it and the tag behind it."""
 
 
 def public_key(secret: bytes) -> bytes:

@@ -18,8 +18,8 @@ from fedcue.secure.refusals import MessageRefused
 from fedcue.secure.session import Session
 from fedcue.secure.shamir import SHARE_BYTES
 
-MAGIC = b"FSS1"
-SEALED_BYTES = SEAL_BYTES + 2 * SHARE_BYTES
+_MAGIC = b"FSS1"
+_SEALED_BYTES = SEAL_BYTES + 2 * SHARE_BYTES
 _HEADER = struct.Struct(">4sBIII32s")
 _NUMBER = struct.Struct(">I")
 
@@ -41,7 +41,7 @@ class Message:
 
     def encode(self, session: Session, client: int) -> bytes:
         """Return the message as it travels, from or to this client."""
-        header = _HEADER.pack(MAGIC, self.kind, session.round, session.attempt, client, session.digest)
+        header = _HEADER.pack(_MAGIC, self.kind, session.round, session.attempt, client, session.digest)
         pieces = [header, *(getattr(self, name) for name in self.parts(session))]
         if self.record is not None:
             records: Records = getattr(self, "records", {})
@@ -69,7 +69,7 @@ class Message:
 
     @classmethod
     def _check_header(cls, data: bytes, session: Session, client: int) -> None:
-        if len(data) < _HEADER.size or data[: len(MAGIC)] != MAGIC:
+        if len(data) < _HEADER.size or data[: len(_MAGIC)] != _MAGIC:
             raise MessageRefused(f"{len(data)} bytes for client {client} are no message of secure summation.")
         _, kind, round_, attempt, named, digest = _HEADER.unpack_from(data)
         if (round_, attempt) != (session.round, session.attempt):
@@ -139,7 +139,7 @@ class SealedShares(Message):
     """From a client: for each other one, shares of its two secrets that only that one can open."""
 
     kind = 3
-    record = SEALED_BYTES
+    record = _SEALED_BYTES
     records: Records
 
 
@@ -148,7 +148,7 @@ class Inbox(Message):
     """To a client: what each other one sealed for it."""
 
     kind = 4
-    record = SEALED_BYTES
+    record = _SEALED_BYTES
     records: Records
 
 
@@ -177,7 +177,7 @@ class Survivors(Message):
 
 @dataclass(frozen=True)
 class Confirmation(Message):
-    """From a client: its signature under the survivors it was told."""
+    """From a client: its signature under the list of survivors."""
 
     kind = 7
     signature: bytes

@@ -1,4 +1,4 @@
-"""States of client and server as JSON: plain text, no pickle, refused when it is not one."""
+"""States of client and server as JSON: plain text, no pickle; anything else is refused."""
 
 from __future__ import annotations
 

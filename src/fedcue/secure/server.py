@@ -103,7 +103,7 @@ class Server:
         }
 
     def receive(self, client: int, data: bytes) -> None:
-        """Take a client's reply; ``client`` is who the transport says sent it."""
+        """Take a client's reply; ``client`` is the sender by the transport."""
         if client not in self._expected():
             raise MessageRefused(
                 f"Client {client} has no part in step {self.step.value!r} of {self.session.label}."

@@ -12,7 +12,7 @@ from functools import lru_cache
 from fedcue.secure.refusals import SecureSumError, SharesDoNotFit
 
 PRIME = 2**256 + 297
-SECRET_BYTES = 32
+_SECRET_BYTES = 32
 SHARE_BYTES = 33
 
 Random = Callable[[int], bytes]
@@ -21,8 +21,8 @@ Random = Callable[[int], bytes]
 
 def split(secret: bytes, threshold: int, clients: Iterable[int], random: Random) -> dict[int, bytes]:
     """Return a share of ``secret`` for every client."""
-    if len(secret) != SECRET_BYTES:
-        raise SecureSumError(f"A secret of {len(secret)} bytes was given. Allowed: {SECRET_BYTES} bytes.")
+    if len(secret) != _SECRET_BYTES:
+        raise SecureSumError(f"A secret of {len(secret)} bytes was given. Allowed: {_SECRET_BYTES} bytes.")
     coefficients = [_field_element(random) for _ in range(threshold - 1)] + [int.from_bytes(secret)]
     return {client: _value(coefficients, _point(client)).to_bytes(SHARE_BYTES) for client in clients}
 
@@ -35,9 +35,9 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
     weights = _weights_at_zero(clients)
     values = [_checked(shares[client], client) for client in clients]
     secret = sum(weight * value for weight, value in zip(weights, values, strict=True)) % PRIME
-    if secret >= 2 ** (8 * SECRET_BYTES):
+    if secret >= 2 ** (8 * _SECRET_BYTES):
         raise SharesDoNotFit(f"The shares of clients {clients} do not belong to one secret.")
-    return secret.to_bytes(SECRET_BYTES)
+    return secret.to_bytes(_SECRET_BYTES)
 
 
 def _field_element(random: Random) -> int:

@@ -14,7 +14,7 @@ from fedcue.data.dataset import Dataset, ImageSource, Indices
 from fedcue.data.options import DataOptions
 from fedcue.errors import DataError, unknown
 
-MAX_NAME = 1_000
+_MAX_NAME = 1_000
 """Characters of the name of a class, a domain or a client at most."""
 
 _LABELS = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_large_string)
@@ -140,8 +140,10 @@ def _texts(values: pa.ChunkedArray, column: str) -> tuple[tuple[str, ...], Indic
     """Return the different texts of a column in order, and the number of the text in each row."""
     joined = values.unify_dictionaries().combine_chunks()
     texts = [str(text) for text in joined.dictionary.to_pylist()]
-    if max(map(len, texts), default=0) > MAX_NAME:
-        raise DataError(f"Column {column!r} has names of more than {MAX_NAME} characters. Give shorter ones.")
+    if max(map(len, texts), default=0) > _MAX_NAME:
+        raise DataError(
+            f"Column {column!r} has names of more than {_MAX_NAME} characters. Give shorter ones."
+        )
     indices = joined.indices.to_numpy().astype(np.int64)
     used = sorted(np.unique(indices).tolist(), key=lambda index: texts[index])
     number = np.zeros(len(texts), dtype=np.int64)

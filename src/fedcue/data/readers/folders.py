@@ -14,14 +14,14 @@ from fedcue.data.image_sources import FileImages
 from fedcue.data.readers.root import closed
 from fedcue.errors import DataError
 
-SUFFIXES = frozenset(
+_SUFFIXES = frozenset(
     {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 )
 TRAIN_NAMES = ("train", "training")
 TEST_NAMES = ("test", "testing", "val", "valid", "validation")
 """Names of the split that is tested on; where there are several, the first of these is."""
 
-LEFTOVERS = frozenset({"__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found"})
+_LEFTOVERS = frozenset({"__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found"})
 """Folders that systems and archives leave behind."""
 
 
@@ -41,7 +41,7 @@ def build(
     """Make a dataset of image files; ``classes`` and ``domains`` come first, even if no file has them."""
     listed = list(items)
     if not listed:
-        raise DataError(f"Dataset {name!r} has no images: no {', '.join(sorted(SUFFIXES))} file was found.")
+        raise DataError(f"Dataset {name!r} has no images: no {', '.join(sorted(_SUFFIXES))} file was found.")
     class_names = _names(classes, (item.label for item in listed))
     domain_names = _names(domains, (item.domain for item in listed if item.domain is not None))
     owner_names = _names((), (item.owner for item in listed if item.owner is not None))
@@ -71,12 +71,12 @@ def folders(root: Path) -> list[Path]:
 
 def images(folder: Path) -> list[Path]:
     """Return the image files in and below ``folder`` in order of their paths, hidden ones left out."""
-    return sorted(files(folder, SUFFIXES))
+    return sorted(files(folder, _SUFFIXES))
 
 
 def holds_images(folder: Path) -> bool:
     """Tell whether there is an image file in or below ``folder``; the first one found ends the search."""
-    return next(files(folder, SUFFIXES), None) is not None
+    return next(files(folder, _SUFFIXES), None) is not None
 
 
 def files(folder: Path, suffixes: Collection[str]) -> Iterator[Path]:
@@ -96,12 +96,12 @@ def suffix(name: str) -> str:
 
 
 def _leftover(folder: str) -> bool:
-    return folder.startswith(".") or folder in LEFTOVERS
+    return folder.startswith(".") or folder in _LEFTOVERS
 
 
 def is_image(name: str) -> bool:
     """Tell whether a file's name is that of an image that is read."""
-    return suffix(name) in SUFFIXES
+    return suffix(name) in _SUFFIXES
 
 
 def find_file(root: Path, *names: str) -> Path | None:

@@ -75,7 +75,7 @@ def from_examples(
         classes=names,
         labels=labels,
         is_test=np.arange(len(labels)) >= len(train),
-        images=JoinedImages([ExampleImages(part, image) for part in parts]),
+        images=JoinedImages([_ExampleImages(part, image) for part in parts]),
         owners=owners,
         owner_names=owner_names,
         domains=domain,
@@ -84,7 +84,7 @@ def from_examples(
     return given
 
 
-class ExampleImages:
+class _ExampleImages:
     """The images of a dataset, asked for one by one."""
 
     def __init__(self, examples: Examples, column: str = "image") -> None:

@@ -38,11 +38,11 @@ class Saved(TableOptions):
             optional = (self.client,) if number else ()
             require(part, [self.image, *(n for n in wanted if n not in optional)], table.column_names)
         described = [table.select([n for n in wanted if n in table.column_names]) for table in tables]
-        images = ArrowImages(parts, self.image, [table[self.image] for table in tables])
+        images = _ArrowImages(parts, self.image, [table[self.image] for table in tables])
         return tabled(self.name, described, 1, self.columns, images)
 
 
-class ArrowImages:
+class _ArrowImages:
     """Encoded images in the columns of mapped Arrow files."""
 
     def __init__(self, folders: Sequence[Path], column: str, parts: Sequence[pa.ChunkedArray]) -> None:

@@ -10,7 +10,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedcue.flower.gate.rules import Limits
 
-LATER = 1.1
+_LATER = 1.1
 """Times the limit of a request after which its connection is ended, whatever is still to be sent."""
 
 
@@ -43,7 +43,7 @@ class Connection(H11Protocol):
         if self.conn.their_state is not h11.IDLE:
             self._cancel_head()
             if self._whole is None:
-                self._whole = self.loop.call_later(LATER * self._limits.request_seconds, self._too_slow)
+                self._whole = self.loop.call_later(_LATER * self._limits.request_seconds, self._too_slow)
         elif self._head is None:
             self._head = self.loop.call_later(self._limits.head_seconds, self._too_slow)
 

@@ -39,7 +39,7 @@ PASSED = frozenset(
 """The headers that the SuperLink is given; all others end at the gate."""
 RETURNED = frozenset({b"content-type", b"content-length", b"flwr-version-incompatibility-message"})
 """The headers of an answer that a node is given."""
-FRAMING = (b"transfer-encoding", b"upgrade", b"expect", b"te", b"trailer")
+_FRAMING = (b"transfer-encoding", b"upgrade", b"expect", b"te", b"trailer")
 """Headers that change where a request ends or what follows it. Flower's nodes send none of them."""
 MAX_PEERS = 4096
 """Addresses whose rate is remembered."""
@@ -82,7 +82,7 @@ def refusal(scope: Mapping[str, Any], limits: Limits) -> Refusal | None:
     names = [name for name, _ in scope["headers"]]
     if len(set(names)) < len(names):
         return Refusal(400, "a header stands twice")
-    for name in FRAMING:
+    for name in _FRAMING:
         if name in names:
             return Refusal(400, f"the header {name.decode()}")
     return _body_refusal(dict(scope["headers"]).get(b"content-length"), limits.body_bytes)

@@ -29,7 +29,7 @@ FILES = ("ca.crt", "server.pem", "server.key")
 LOOPBACK = "127.0.0.1"
 GRACE = 10.0
 """Seconds that the SuperLink and open requests have to end."""
-KEEP_ALIVE = 30
+_KEEP_ALIVE = 30
 """Seconds an idle connection of a node is kept; Flower's nodes give theirs up after 5."""
 log = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ def configuration(gate: Gate, certificates: Path | None) -> uvicorn.Config:
         log_config=None,
         log_level="error",
         h11_max_incomplete_event_size=16 * 2**10,
-        timeout_keep_alive=KEEP_ALIVE,
+        timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=int(GRACE),
         ssl_certfile=certificates / "server.pem" if certificates else None,
         ssl_keyfile=certificates / "server.key" if certificates else None,

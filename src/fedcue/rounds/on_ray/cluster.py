@@ -19,7 +19,7 @@ from fedcue.errors import ConfigError, FedcueError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-KNOCK = 20.0
+_KNOCK = 20.0
 """Seconds that a cluster's first machine has to take a connection."""
 
 SETTINGS = {
@@ -108,7 +108,7 @@ def _knock(address: str) -> None:
     """Check that the address answers: Ray itself tries for minutes, and may end the process."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK).close()
 
 
 @contextmanager
