@@ -53,6 +53,12 @@ def test_every_page_is_built_and_stands_in_the_navigation(site: Path) -> None:
         assert re.search(rf'href="(\./)?{name}"', start), name
 
 
+def test_tables_have_rules_of_their_own_on_every_page(site: Path) -> None:
+    assert "white-space: nowrap" in (site / "tables.css").read_text()
+    for page in (site / "index.html", site / "results" / "index.html"):
+        assert re.search(r'<link[^>]*href="[^"]*tables\.css', page.read_text()), page
+
+
 def test_reading_the_site_needs_no_outside_address(site: Path) -> None:
     for page in site.rglob("*.html"):
         loaded = re.findall(
