@@ -142,6 +142,19 @@ def test_the_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
     assert printed.group(0).split()[0] in section("demo")
 
 
+def test_the_list_of_decisions_names_every_note() -> None:
+    folder = ROOT / "docs" / "decisions"
+    notes = {path.name for path in folder.glob("*.md")} - {"README.md"}
+    listed = re.findall(
+        r"^\| \[(\d+)\. [^\]]+\]\(([^)]+)\)", (folder / "README.md").read_text(), re.MULTILINE
+    )
+    assert {name for _, name in listed} == notes
+    assert len(listed) == len(notes)
+    for number, name in listed:
+        title = (folder / name).read_text().splitlines()[0]
+        assert re.match(rf"# {number}\. ", title), f"{name} is called {title}"
+
+
 @pytest.mark.parametrize("path", LINKED, ids=lambda path: path.name)
 def test_links_and_pictures_in_the_docs_exist(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):

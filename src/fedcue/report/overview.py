@@ -12,6 +12,7 @@ from fedcue.report.labels import method_label, shorten, value_label
 from fedcue.report.runs import RunRecord
 
 _MAX_FAILURES = 50
+_TOLD_ELSEWHERE = ("partition.name", "partition.clients", "partition.own_clients")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Failure:
 def title(groups: Sequence[RunGroup]) -> str:
     """Return what is compared, in a line."""
     runs = [run for group in groups for run in group.runs]
-    data = _distinct(runs, lambda s: s.get("data.name"))
+    data = _distinct(runs, lambda s: _joined(s.get("data.name")))
     methods = list(dict.fromkeys(method_label(group.method) for group in groups))
     what = methods[0] if len(methods) == 1 else f"{len(methods)} methods"
     return f"{what} on {data}" if data else what
@@ -62,15 +63,15 @@ def headline(groups: Sequence[RunGroup]) -> str:
 def settings(runs: Sequence[RunRecord]) -> list[Fact]:
     """Return the settings a reader needs to know, as "a / b" where runs differ."""
     good = [run for run in runs if run.state != "damaged"]
-    lines: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-        "recipe": lambda s: s.get("recipe"),
-        "data": lambda s: s.get("data.name"),
+    lines: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "recipe": lambda s: _joined(s.get("recipe")),
+        "data": lambda s: _joined(s.get("data.name")),
         "partition": _partition,
-        "clients per round": lambda s: s.get("clients_per_round"),
-        "rounds": lambda s: s.get("rounds"),
+        "clients per round": lambda s: _joined(s.get("clients_per_round")),
+        "rounds": lambda s: _joined(s.get("rounds")),
         "local training": _training,
         "backbone": _backbone,
-        "seeds": lambda s: s.get("seed"),
+        "seeds": lambda s: _joined(s.get("seed")),
         "fedcue": lambda s: _joined(s.get("environment.fedcue"), s.get("environment.commit")),
         "software": _software,
     }
@@ -79,10 +80,9 @@ def settings(runs: Sequence[RunRecord]) -> list[Fact]:
     return [fact for fact in found if fact.text]
 
 
-def _distinct(runs: Iterable[RunRecord], choose: Callable[[Mapping[str, Any]], Any]) -> str:
+def _distinct(runs: Iterable[RunRecord], choose: Callable[[Mapping[str, Any]], str]) -> str:
     """Return what the runs have for a setting, each value once: "a / b"."""
-    values = [choose(flat(run.config)) for run in runs]
-    shown = list(dict.fromkeys(shorten(value_label(value)) for value in values if value not in (None, "")))
+    shown = list(dict.fromkeys(filter(None, (choose(flat(run.config)) for run in runs))))
     return " / ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
 
 
@@ -105,7 +105,7 @@ def _partition(settings: Mapping[str, Any]) -> str:
     options = [
         f"{key.removeprefix('partition.').replace('_', ' ')} {value_label(value)}"
         for key, value in settings.items()
-        if key.startswith("partition.") and key not in ("partition.name", "partition.clients")
+        if key.startswith("partition.") and key not in _TOLD_ELSEWHERE
     ]
     return _joined(settings.get("partition.name"), *options)
 
@@ -144,7 +144,7 @@ def _software(settings: Mapping[str, Any]) -> str:
 
 
 def _joined(*parts: Any) -> str:
-    return ", ".join(str(part) for part in parts if part not in (None, ""))
+    return ", ".join(shorten(value_label(part)) for part in parts if part not in (None, ""))
 
 
 def failures(runs: Sequence[RunRecord]) -> list[Failure]:

@@ -76,6 +76,15 @@ def test_epochs_and_rates_told_are_those_that_were_used(settings: dict[str, floa
     assert _training({f"training.{key}": value for key, value in settings.items()}) == text
 
 
+def test_what_was_run_is_told_to_the_end() -> None:
+    training = {"epochs": 1, "batch_size": 10, "optimiser": "sgd", "head_lr": 0.0005, "prompt_lr": 1.5}
+    partition = {"name": "domain", "own_clients": "keep", "clients_per_domain": 1}
+    run = RunRecord(Path("r"), "finished", config={"training": training, "partition": partition})  # type: ignore[arg-type]
+    told = {fact.name: fact.text for fact in settings([run])}
+    assert told["local training"] == "1 epoch, batch 10, sgd, rate 0.0005 of the head, 1.5 of the prompts"
+    assert told["partition"] == "domain, clients per domain 1"
+
+
 def led(label: str, *means: float, worst: float | None = None, state: str = "finished") -> RunGroup:
     """Return a group whose runs ended with these accuracies."""
     runs = [

@@ -11,13 +11,12 @@ import numpy as np
 
 from fedcue.evaluate.curve import UNADAPTED, on_curve
 from fedcue.report.cost import best_accuracy, cost_to_target, costs_by_round
-from fedcue.report.figures.figure import Axis, Figure, Panel, Series
+from fedcue.report.figures.figure import ROUNDS, Axis, Figure, Panel, Series
 from fedcue.report.groups import RunGroup
 from fedcue.report.palette import COLOURS
 from fedcue.report.runs import RunRecord, number
 
 _MAX_POINTS = 400
-ROUNDS = Axis("round")
 _MEGABYTES = Axis("MB sent and received", log=True)
 ACCURACY = Axis("mean accuracy of the clients", percent=True)
 _LOSS = Axis("training loss", log=True)

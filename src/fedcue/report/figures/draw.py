@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib import font_manager
 from matplotlib.figure import Figure as Canvas
 from matplotlib.textpath import TextPath
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from fedcue.errors import ConfigError
 from fedcue.record.files import write_bytes, write_text
@@ -134,6 +134,8 @@ def _label(axis: Any, name: Callable[[str], Any], scale: Callable[[str], Any], d
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
         axis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set_minor_formatter(NullFormatter())
+    if description.whole:
+        axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if description.categories and len(description.categories) <= 40:
         axis.set_ticks(range(len(description.categories)), description.categories)
         if axis.axis_name == "x" and sum(map(len, description.categories)) > 24:

@@ -18,12 +18,16 @@ Numbers = Sequence[float | None]
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows; with categories, values on it are their indices."""
+    """What an axis shows; with categories, values on it are their indices; ``whole`` numbers are counted."""
 
     label: str
     log: bool = False
     percent: bool = False
     categories: tuple[str, ...] = ()
+    whole: bool = False
+
+
+ROUNDS = Axis("round", whole=True)
 
 
 @dataclass(frozen=True)

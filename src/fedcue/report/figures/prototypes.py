@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedcue.report.figures.figure import Axis, Figure, Panel, Series
+from fedcue.report.figures.figure import ROUNDS, Axis, Figure, Panel, Series
 from fedcue.report.figures.one_run import block_numbers, pep_first, run_with, source
 from fedcue.report.groups import RunGroup
 from fedcue.report.run_files import Array
 from fedcue.report.runs import RunRecord
+
+TOP = 5
+"""Among how many of the nearest prototypes the class is looked for, beside the nearest."""
 
 
 def prototype_accuracy(groups: Sequence[RunGroup]) -> Figure | None:
@@ -20,15 +23,17 @@ def prototype_accuracy(groups: Sequence[RunGroup]) -> Figure | None:
         return None
     label, run = found
     names = (("top 5", "prototype_top5"), ("top 1", "prototype_top1"))
+    if len(run.classes) <= TOP:  # whatever is asked, the class is among the nearest
+        names = names[1:]
+    best_of = run.analysis[names[0][1]].ravel()
     lines = tuple(
         Series(name, list(range(run.analysis[key].size)), run.analysis[key].ravel().tolist(), slot)
         for slot, (name, key) in enumerate(names)
     )
-    best = int(np.argmax(run.analysis["prototype_top5"].ravel()))
-    last = run.analysis["prototype_top5"].size - 1
+    best, last = int(np.argmax(best_of)), best_of.size - 1
     where = "at the output of the last block" if best == last else f"at the input of block {best}"
     alt = f"The nearest prototypes name the class best {where}."
-    x = Axis(f"input of block ({last}: output of the last)")
+    x = Axis(f"input of block ({last}: output of the last)", whole=True)
     panel = Panel("line", x, Axis("accuracy of the nearest prototypes", percent=True), lines)
     caption = f"Bare backbone{_images(run)}. {alt} {source(label, run)}"
     return Figure("prototype-accuracy", "Prototype accuracy by block", (panel,), caption, alt)
@@ -67,7 +72,7 @@ def _drift(label: str, run: RunRecord, kept: list[tuple[int, Array]]) -> Figure:
     start, end = kept[0][0], kept[-1][0]
     alt = f"Largest drift at round {end}: {turned[-1].max():.3f} (cosine distance to round {start})."
     caption = f"Mean over classes of 1 - cosine similarity to those of round {start}. {source(label, run)}"
-    panel = Panel("line", Axis("round"), Axis("cosine distance"), lines)
+    panel = Panel("line", ROUNDS, Axis("cosine distance"), lines)
     return Figure("prototype-drift", "Drift of the prototypes", (panel,), caption, alt)
 
 

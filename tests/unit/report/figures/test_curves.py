@@ -12,6 +12,7 @@ from support.run_folders import METHODS, groups_in, round_record, write_run
 from fedcue.errors import RunFolderError
 from fedcue.report.export import write_report
 from fedcue.report.figures.catalogue import build
+from fedcue.report.figures.figure import plain
 from fedcue.report.groups import RunGroup
 
 
@@ -97,3 +98,7 @@ def test_privacy_grows_by_round(tmp_path: Path) -> None:
     lines = [json.dumps(round_record(n, "pep", 0, 0.9) | {"epsilon": 0.5 * n}) for n in (1, 2, 3)]
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     assert build("privacy", groups_in(tmp_path)).panels[0].series[0].y == [0.5, 1.0, 1.5]
+
+
+def test_rounds_are_marked_by_whole_numbers(eight: list[RunGroup]) -> None:
+    assert plain(build("accuracy-rounds", eight))["panels"][0]["x"] == {"label": "round", "whole": True}

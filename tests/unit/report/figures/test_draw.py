@@ -15,7 +15,7 @@ from support.run_folders import groups_in, write_run
 from fedcue.report.figures import draw
 from fedcue.report.figures.catalogue import build
 from fedcue.report.figures.draw import STYLE, paint, save
-from fedcue.report.figures.figure import Axis, Figure, Panel, Series
+from fedcue.report.figures.figure import ROUNDS, Axis, Figure, Panel, Series
 from fedcue.report.groups import RunGroup
 
 
@@ -115,3 +115,11 @@ def test_a_logarithmic_axis_has_labels_at_its_round_numbers_alone() -> None:
     axis = canvas.axes[0].xaxis
     assert {text for tick in axis.get_minor_ticks() if (text := tick.label1.get_text())} == set()
     assert {"0.5", "1", "2", "5"} <= {tick.get_text() for tick in axis.get_majorticklabels()}
+
+
+def test_one_round_is_marked_by_a_whole_number() -> None:
+    panel = Panel("line", ROUNDS, Axis("accuracy"), (Series("a", [1.0], [0.5]),))
+    with mpl.rc_context(STYLE):
+        canvas = paint(Figure("f", "f", (panel,)))
+        canvas.draw_without_rendering()
+    assert all(float(tick).is_integer() for tick in canvas.axes[0].get_xticks())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -18,6 +20,18 @@ def test_the_caption_says_how_many_images_made_the_prototypes(eight: list[RunGro
         assert "prototypes of 100 of 250 training images (10 a class), 40 of 40 test images named" in caption
     finally:
         del run.analysis["prototype_images"]
+
+
+def test_the_five_nearest_say_nothing_where_there_are_five_classes(eight: list[RunGroup]) -> None:
+    run = eight[-1].runs[0]
+    few = replace(run, model={**run.model, "classes": run.classes[:5]})
+    figure = build("prototype-accuracy", [replace(eight[-1], runs=(few,))])
+    assert [series.name for series in figure.panels[0].series] == ["top 1"]
+    best = int(np.argmax(run.analysis["prototype_top1"]))
+    last = run.analysis["prototype_top1"].size - 1
+    assert figure.alt.endswith(
+        "the output of the last block." if best == last else f"the input of block {best}."
+    )
 
 
 def test_prototypes(eight: list[RunGroup]) -> None:

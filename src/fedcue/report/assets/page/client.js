@@ -3,6 +3,8 @@ const chosen = { client: null, method: null };
 
 const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
 
+const images = (number, kind = "") => `${number} ${kind}${number === 1 ? "image" : "images"}`;
+
 const clientPanel = () => {
   const choice = document.getElementById("client-choice");
   if (!choice || !data.clients) return;
@@ -26,12 +28,12 @@ const showClient = (id, jump = false) => {
   chosen.client = id;
   document.getElementById("client-choice").value = id;
   const about = [client.domain, client.heldout ? "held out: never trains" : "trains",
-    `${client.train} training images`, `${client.test} test images`, `seed ${data.clients.seed}`];
+    images(client.train, "training "), images(client.test, "test "), `seed ${data.clients.seed}`];
   view.replaceChildren(
     make("p", client.name, { class: "client-name" }),
     make("p", about.filter(Boolean).join(" · "), { class: "soft" }),
     group("Accuracy by method", bars(data.clients.series.map((name, i) => [name, client.accuracies[i], percent(client.accuracies[i])]), 1)),
-    group("Its classes", bars(client.classes.map(([c, n]) => [data.clients.classes[c], n, `${n} images`]), Math.max(...client.classes.map((c) => c[1]), 1))),
+    group("Its classes", bars(client.classes.map(([c, n]) => [data.clients.classes[c], n, images(n)]), Math.max(...client.classes.map((c) => c[1]), 1))),
     group(`What ${data.clients.series[chosen.method]} takes its test images for`, confusion(client)),
   );
   if (jump) {

@@ -16,6 +16,7 @@ const axis = (description, more = {}) => ({
   nameTextStyle: { color: css("--soft"), fontSize: 12 },
   data: description.categories,
   scale: true,
+  ...(description.whole ? { minInterval: 1 } : {}),
   ...limits(description),
   axisLine: { onZero: false, lineStyle: { color: css("--rule") } },
   axisTick: { show: false },
