@@ -23,7 +23,7 @@ Picture = Image.Image | str | Path | NDArray[np.uint8] | Tensor
 
 _ALLOWED = (
     "Give PIL images, paths, or uint8 arrays or tensors from 0 to 255 of shape [height, width, 3], "
-    "[3, height, width], or several of one of these."
+    "[3, height, width] or [height, width], or several of one of these."
 )
 
 
@@ -89,6 +89,8 @@ def _pictures(given: Any, kind: str) -> Iterator[Image.Image]:
             f"Undo your own scaling first. {_ALLOWED}"
         )
     pixels = np.asarray(given)
+    if pixels.ndim == 2:  # grey, as datasets of digits have them
+        pixels = np.stack([pixels] * 3, axis=2)
     if pixels.ndim == 3:
         pixels = pixels[None]
     first, last = pixels.ndim == 4 and pixels.shape[1] == 3, pixels.ndim == 4 and pixels.shape[3] == 3

@@ -70,12 +70,12 @@ class Model:
         self,
         images: Picture | Sequence[Picture],
         priors: ArrayLike | Literal["em"] | None = None,
-        client: int | None = None,
+        client: int | str | None = None,
         *,
         labelled: ArrayLike | None = None,
         details: bool = True,
     ) -> Predictions:
-        """Classify images for a client of the run, or under given priors (``em``: the images' own).
+        """Classify images for a client of the run (number or name), or under priors (``em``: the images' own).
 
         ``labelled`` says for ``em`` how many further images of each class are known from the same place.
 
@@ -83,12 +83,13 @@ class Model:
         resized as in training. Without client and priors, every class counts as equally likely. Without
         ``details``, which may cost a pass of their own, only probabilities are computed.
         """
+        who = self.client_called(client) if isinstance(client, str) else client
         pixels = read_images(images, self.model.architecture.image_size)
         if isinstance(priors, str) and priors == "em":
-            log_priors = self.log_priors(self.estimated(self._scores(pixels, client), labelled), None)
+            log_priors = self.log_priors(self.estimated(self._scores(pixels, who), labelled), None)
         else:
-            log_priors = self.log_priors(priors, client)
-        tensors = self.tensors(log_priors, client)
+            log_priors = self.log_priors(priors, who)
+        tensors = self.tensors(log_priors, who)
         logits, seen = [], []
         for batch in self._samples(pixels, log_priors).batches(100):
             logits.append(self.method.predict(tensors, batch))

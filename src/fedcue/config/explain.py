@@ -24,7 +24,8 @@ def explain(error: ValidationError, model: type[Options]) -> str:
         key = ".".join(part for part in map(str, problem["loc"]) if not _TYPE_TRIED.search(part))
         if problem["type"] == "extra_forbidden":
             given = ".".join(map(str, problem["loc"]))
-            lines.append(unknown("key", given, _keys_beside(problem["loc"], model)))
+            message = unknown("key", given, _keys_beside(problem["loc"], model))
+            lines.append(" ".join([message, *_said_elsewhere(given, model)]))
         elif problem["type"] == "int_parsing_size":
             lines.append(f"{key}={shown(problem['input'])} must be a number of at most 64 bits.")
         elif problem["type"] == "tuple_type":
@@ -43,6 +44,17 @@ def explain(error: ValidationError, model: type[Options]) -> str:
                 lines.append(given + message)
     more = [f"... and {len(lines) - _MAX_PROBLEMS} more problems."] if len(lines) > _MAX_PROBLEMS else []
     return "\n".join([*dict.fromkeys(lines[:_MAX_PROBLEMS]), *more])
+
+
+def _said_elsewhere(key: str, model: type[Options]) -> list[str]:
+    """Say which sections have a setting of the last part of this name."""
+    name = key.rpartition(".")[2]
+    places = [
+        f"{section}.{name}"
+        for section, field in model.model_fields.items()
+        if name in getattr(field.annotation, "model_fields", {})
+    ]
+    return [f"There is {' and '.join(places)}."] if places else []
 
 
 def _keys_beside(location: tuple[int | str, ...], model: type[Options]) -> list[str]:

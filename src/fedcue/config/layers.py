@@ -33,8 +33,17 @@ def load(
 ) -> RunConfig:
     """Load a recipe by name or path and apply ``key=value`` overrides in order.
 
+    For example ``configure("default", ["method=fedvpt", "rounds=20"])``; ``fedcue list`` names the recipes
+    and ``fedcue show METHOD`` what it can be set to.
     ``data`` takes the place of the recipe's dataset: images given in Python (``fedcue.from_examples``).
     """
+    if isinstance(overrides, str | Mapping):
+        raise ConfigError('Settings are a list of texts, such as ["rounds=20", "method=fedvpt"].')
+    if data is not None and not isinstance(data, DataOptions):
+        raise ConfigError(
+            f"data={shown(data)} is not what fedcue.from_examples returns. For a folder give the settings "
+            '["data=folder", "data.root=FOLDER"].'
+        )
     name, settings = read_recipe(recipe)
     return resolve(settings, parse(overrides), name, data=data)
 

@@ -68,6 +68,8 @@ def decode(
         reason = f"it is no {', '.join(FORMATS)} image"
     except UnknownRangeError as error:
         reason = str(error)
+    except DataError as error:
+        reason = str(error).removeprefix(f"{images.describe(index)} ").removesuffix(".")
     except Exception as error:  # decoders of foreign bytes fail in many ways; all mean: unreadable
         reason = f"{type(error).__name__}: {error}"[:300]
     raise UnreadableError(images.describe(index), reason)

@@ -11,7 +11,7 @@ from typing import Any
 from fedcue.clients.federation import load_federation
 from fedcue.config.layers import dump
 from fedcue.config.settings import RunConfig
-from fedcue.errors import BudgetSpent, FedcueError
+from fedcue.errors import BudgetSpent, ConfigError, FedcueError, shown
 from fedcue.evaluate.accuracy import Accuracies
 from fedcue.machine import peak_memory_mb
 from fedcue.record.checkpoint import Checkpoint
@@ -45,10 +45,15 @@ def run(
     resume: bool = False,
     observer: Observer | None = None,
 ) -> Result:
-    """Run a configuration and leave the result in the folder ``out``.
+    """Run a configuration (of ``fedcue.configure``) and leave the result in the folder ``out``.
 
-    Without an ``observer``, progress is shown in a terminal or a notebook and nowhere else.
+    Without ``out``, a new folder below ``runs`` is made. ``overwrite`` replaces a run that is already there,
+    ``resume`` goes on with it. Without an ``observer``, progress is shown in a terminal or a notebook and
+    nowhere else. The result has ``folder``, which ``fedcue.load`` takes, ``mean_accuracy``, ``summary`` and
+    ``rounds``.
     """
+    if not isinstance(config, RunConfig):
+        raise ConfigError(f"{shown(config)} is no configuration: give fedcue.configure(RECIPE, SETTINGS).")
     check_transport(config)
     folder = RunFolder(Path(out) if out else default_folder(config), config.checkpoint.keep)
     tracking = Tracking(config.log)

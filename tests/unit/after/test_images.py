@@ -32,6 +32,11 @@ def test_every_form_of_an_image_is_read_as_training_reads_its_file(path: Path) -
         assert torch.equal(read_images(given, 8), expected), type(given)
 
 
+def test_grey_pixels_are_read_as_their_file_is(tmp_path: Path) -> None:
+    Image.fromarray(PIXELS[..., 0]).save(tmp_path / "grey.png")
+    assert torch.equal(read_images(PIXELS[..., 0], 8), read_images(tmp_path / "grey.png", 8))
+
+
 def test_images_of_several_forms_and_sizes_keep_their_order(path: Path) -> None:
     black = torch.zeros(2, 3, 5, 7, dtype=torch.uint8)
     read = read_images([black, path, np.full((4, 4, 3), 255, np.uint8)], 8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
@@ -305,3 +306,24 @@ def test_under_privacy_features_have_the_length_that_statistics_are_clipped_to(
     assert private.backbone.feature_norm == 1.0
     assert load(recipe, ["privacy=dp", "backbone.feature_norm=3"]).backbone.feature_norm == 3.0
     assert resolve(dump(private)) == private
+
+
+def test_a_setting_of_a_section_is_found_without_it() -> None:
+    with pytest.raises(ConfigError, match=r"Unknown key 'image_size'.* There is backbone\.image_size\.$"):
+        load("default", ["image_size=32"])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"overrides": "rounds=1"}, r'Settings are a list of texts, such as \["rounds=20"'),
+        ({"overrides": {"rounds": 1}}, "Settings are a list of texts"),
+        (
+            {"data": "my-pictures"},
+            r"'my-pictures' is not what fedcue\.from_examples returns.*data\.root=FOLDER",
+        ),
+    ],
+)
+def test_what_is_easily_mistaken_in_python_is_said(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load("default", **given)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 from pydantic import PrivateAttr
 
 from fedcue.data.dataset import Dataset
-from fedcue.data.image_sources import JoinedImages
+from fedcue.data.image_sources import FileImages, JoinedImages
 from fedcue.data.options import DataOptions
 from fedcue.errors import DataError, unknown
+
+Labels = NDArray[Any]
+_PAIRS = "Give pairs of an image and a label, such as list(zip(images, labels))."
 
 
 class Examples(Protocol):
@@ -56,15 +61,16 @@ def from_examples(
 ) -> Given:
     """Return images given in Python as a dataset for ``fedcue.configure(..., data=...)``.
 
-    Items are an image and a label (``torch.utils.data.Dataset``), or have them in the columns ``image`` and
-    ``label`` (``datasets`` of Hugging Face). ``clients`` and ``domains`` name those of each image, training
+    Items are an image and a label (``torch.utils.data.Dataset``, or ``list(zip(images, labels))``), or have
+    them in the columns ``image`` and ``label`` (``datasets`` of Hugging Face). Images are of PIL, paths, or
+    ``uint8`` arrays and tensors; labels are numbers from 0 or names. ``clients`` and ``domains`` name those of each image, training
     images first. Other keywords are settings of ``data``. Labels are read once, without the images where the
     dataset has them in a list or a column.
     """
     parts = [train] if test is None else [train, test]
-    labels = np.concatenate([_labels(part, label) for part in parts])
+    given_names, labels = _in_numbers([_labels(part, label) for part in parts], classes)
     number = int(labels.max(initial=-1)) + 1
-    names = tuple(classes or _class_names(train, label) or map(str, range(number)))
+    names = tuple(given_names or _class_names(train, label) or map(str, range(number)))
     if not len(labels) or labels.min() < 0 or number > len(names):
         raise DataError(f"Labels must be whole numbers from 0 to {len(names) - 1}, and there must be some.")
     owner_names, owners = _numbered(clients, "clients", len(labels))
@@ -99,6 +105,8 @@ class _ExampleImages:
         image = _part(self.examples[index], self.column, 0)
         if isinstance(image, Image.Image):
             return image.copy()
+        if isinstance(image, str | Path):
+            return FileImages([Path(image)]).open(0)
         pixels = np.asarray(image)
         if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
             raise DataError(
@@ -129,16 +137,39 @@ def _part(item: Any, column: str, place: int) -> Any:
     return item[column]
 
 
-def _labels(examples: Examples, column: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _labels(examples: Examples, column: str) -> Labels:
     """Return the labels of a dataset, without opening its images where it has them in a list or a column."""
+    if not hasattr(examples, "__len__"):
+        raise DataError(f"A {type(examples).__name__} has no length. {_PAIRS}")
     if column in (getattr(examples, "column_names", None) or ()):
-        return np.asarray(list(examples[column])).astype(np.int64)  # type: ignore[index]
+        return np.asarray(list(examples[column]))  # type: ignore[index]
     for name in ("targets", "labels"):
         found = getattr(examples, name, None)
         if found is not None and len(found) == len(examples):
-            return np.asarray(found).astype(np.int64)
-    labels = [int(_part(examples[index], column, 1)) for index in range(len(examples))]
-    return np.array(labels, dtype=np.int64)
+            return np.asarray(found)
+    return np.array([_label(examples, index, column) for index in range(len(examples))])
+
+
+def _label(examples: Examples, index: int, column: str) -> int | str:
+    try:
+        label = _part(examples[index], column, 1)
+        return label if isinstance(label, str) else int(label)
+    except (TypeError, ValueError, IndexError) as error:
+        about = f"Item {index} of the given {type(examples).__name__} is no image with its label"
+        raise DataError(f"{about} ({str(error)[:100]}). {_PAIRS}") from error
+
+
+def _in_numbers(found: Sequence[Labels], given: Sequence[str] | None) -> tuple[Sequence[str] | None, Labels]:
+    """Return names and numbers of the classes, where labels are names; else numbers alone."""
+    labels = np.concatenate(found)
+    if labels.dtype.kind != "U":
+        return given, labels.astype(np.int64)
+    names = tuple(given or map(str, np.unique(labels)))
+    number = {name: place for place, name in enumerate(names)}
+    unnamed = sorted(set(labels.tolist()) - set(names))
+    if unnamed:
+        raise DataError(unknown("label", unnamed[0], names))
+    return names, np.array([number[label] for label in labels.tolist()], dtype=np.int64)
 
 
 def _class_names(examples: Examples, column: str) -> Sequence[str] | None:

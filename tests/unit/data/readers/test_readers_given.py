@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from support.data_files import picture
+from support.data_files import picture, save_picture
 
 import fedcue
 from fedcue.data.image_sources import decode
@@ -77,6 +77,30 @@ def test_floats_and_wrong_numbers_are_refused() -> None:
         from_examples(Pictures(0, 2), classes=["only"])
     with pytest.raises(DataError, match="lives in the Python program"):
         Given().read()
+
+
+def test_labels_may_be_names_and_images_paths(tmp_path: Path) -> None:
+    paths = [save_picture(tmp_path / f"{number}.png", number) for number in range(4)]
+    dataset = from_examples(list(zip(map(str, paths), ["fox", "owl"] * 2, strict=True))).read()
+    assert (dataset.classes, dataset.labels.tolist()) == (("fox", "owl"), [0, 1, 0, 1])
+    assert np.array_equal(decode(dataset.images, 3, 6).transpose(1, 2, 0), np.asarray(picture(3)))
+    both = from_examples([(paths[0], "owl")], [(paths[1], "fox")], classes=["owl", "fox"]).read()
+    assert (both.classes, both.labels.tolist(), both.test.tolist()) == (("owl", "fox"), [0, 1], [1])
+    with pytest.raises(DataError, match="Unknown label 'elk'. Known: fox, owl"):
+        from_examples([(paths[0], "elk")], classes=["owl", "fox"])
+
+
+@pytest.mark.parametrize(
+    "given", [np.zeros((4, 6, 6, 3), np.uint8), (pair for pair in ()), [3, 4], [(1, None)]]
+)
+def test_what_is_no_pairs_is_refused_in_words(given: object) -> None:
+    with pytest.raises(DataError, match=r"Give pairs of an image and a label, such as list\(zip"):
+        from_examples(given)  # type: ignore[arg-type]
+
+
+def test_a_reason_does_not_repeat_which_image_it_is() -> None:
+    with pytest.raises(DataError, match=r"^Cannot read image 0 of the given Pictures \(is of type float32"):
+        decode(from_examples(Pictures(0, 2, "float")).read().images, 0, 4)
 
 
 class Columns:
