@@ -75,7 +75,7 @@ class Model:
         labelled: ArrayLike | None = None,
         details: bool = True,
     ) -> Predictions:
-        """Classify images for a client of the run (number or name), or under priors (``em``: the images' own).
+        """Classify images for a client (number or name), or under priors (``em``: the images' own).
 
         ``labelled`` says for ``em`` how many further images of each class are known from the same place.
 

@@ -63,8 +63,9 @@ def from_examples(
 
     Items are an image and a label (``torch.utils.data.Dataset``, or ``list(zip(images, labels))``), or have
     them in the columns ``image`` and ``label`` (``datasets`` of Hugging Face). Images are of PIL, paths, or
-    ``uint8`` arrays and tensors; labels are numbers from 0 or names. ``clients`` and ``domains`` name those of each image, training
-    images first. Other keywords are settings of ``data``. Labels are read once, without the images where the
+    ``uint8`` arrays and tensors; labels are numbers from 0 or names.
+
+    ``clients`` and ``domains`` name those of each image, training images first. Other keywords are settings of ``data``. Labels are read once, without the images where the
     dataset has them in a list or a column.
     """
     parts = [train] if test is None else [train, test]

@@ -22,9 +22,9 @@ def prototype_accuracy(groups: Sequence[RunGroup]) -> Figure | None:
     if found is None:
         return None
     label, run = found
-    names = (("top 5", "prototype_top5"), ("top 1", "prototype_top1"))
+    names = [("top 5", "prototype_top5"), ("top 1", "prototype_top1")]
     if len(run.classes) <= TOP:  # whatever is asked, the class is among the nearest
-        names = names[1:]
+        del names[0]
     best_of = run.analysis[names[0][1]].ravel()
     lines = tuple(
         Series(name, list(range(run.analysis[key].size)), run.analysis[key].ravel().tolist(), slot)
