@@ -65,8 +65,8 @@ def from_examples(
     them in the columns ``image`` and ``label`` (``datasets`` of Hugging Face). Images are of PIL, paths, or
     ``uint8`` arrays and tensors; labels are numbers from 0 or names.
 
-    ``clients`` and ``domains`` name those of each image, training images first. Other keywords are settings of ``data``. Labels are read once, without the images where the
-    dataset has them in a list or a column.
+    ``clients`` and ``domains`` name those of each image, training images first. Other keywords are settings
+    of ``data``. Labels are read once, without the images where the dataset has them in a list or a column.
     """
     parts = [train] if test is None else [train, test]
     given_names, labels = _in_numbers([_labels(part, label) for part in parts], classes)
