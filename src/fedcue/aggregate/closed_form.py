@@ -149,6 +149,12 @@ def scatter_of_means(sums: Sums) -> tuple[Tensor, Tensor]:
     return scatter, freedom.sum()
 
 
+def covariance_of_means(sums: Sums) -> Tensor:
+    """Return how images spread around their class's mean ``[d, d]``, from the clients' class means alone."""
+    scatter, freedom = scatter_of_means(sums)
+    return scatter / freedom.clamp(min=1)
+
+
 def _single(sums: Sums) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield every client's classes, numbers of images and class means, of one part of its images each."""
     for own in sums.each:

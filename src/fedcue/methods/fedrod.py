@@ -37,7 +37,7 @@ class FedROD(OptionalPrompts):
 
     def both(self, tensors: fm.Tensors, batch: fm.Batch) -> tuple[Tensor, Tensor]:
         """Return the logits of the shared and of the personal head; the latter moves nothing below it."""
-        features = batch.features(self.prompter(tensors, batch))[:, 0]
+        features = batch.features(self.prompter(tensors, batch)).squeeze(1)
         bias = tensors.get("personal_head_bias")
         return fm.classify(tensors, features), F.linear(features.detach(), tensors["personal_head"], bias)
 

@@ -70,5 +70,5 @@ class LoRA(fm.Method):
 
 
 def _first_a(shape: tuple[int, ...], seed: int) -> Tensor:
-    """Draw A ``[..., r, d]`` from N(0, 1/r)."""
-    return torch.randn(*shape, generator=fm.torch_rng(seed, "init", "lora_a")) / math.sqrt(shape[-2])
+    """Draw A ``[blocks, 2, r, d]`` from N(0, 1/r)."""
+    return torch.randn(*shape, generator=fm.torch_rng(seed, "init", "lora_a")) / math.sqrt(shape[2])

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 import fedcue.methods as fm
-from fedcue.aggregate.closed_form import class_means, covariance, prototype_head, scatter_of_means, whitening
+from fedcue.aggregate.closed_form import (
+    class_means,
+    covariance,
+    covariance_of_means,
+    prototype_head,
+    whitening,
+)
 from fedcue.types import Kind
 
 WHITEN = "make directions comparable by the covariance within classes"
@@ -117,8 +123,7 @@ class PrototypeHead(StatisticsHead):
         means, counts = class_means(sums)
         transform = None
         if self.whiten and self.covariance == "means":
-            scatter, freedom = scatter_of_means(sums)
-            transform = whitening(scatter / freedom.clamp(min=1))
+            transform = whitening(covariance_of_means(sums))
         elif self.whiten:
             noise = sums.deviations.get("moments", 0.0)
             transform = whitening(covariance(sums.total("moments"), means, counts, noise))

@@ -18,6 +18,7 @@ from fedcue.aggregate.closed_form import (
     _solved,
     class_means,
     covariance,
+    covariance_of_means,
     head_of_means,
     prototype_head,
     ridge_head,
@@ -327,6 +328,17 @@ def test_a_class_of_several_holders_that_noise_leaves_less_than_one_image_says_n
     scatter, freedom = scatter_of_means(sums)
     assert scatter.tolist() == [[2.5]]
     assert freedom.item() == 0.5
+
+
+@pytest.mark.parametrize(("counted", "freedom"), [(2.5, 1.5), (1.5, 1.0)])
+def test_a_covariance_of_means_is_their_scatter_by_its_degrees_of_freedom_or_by_one(counted, freedom):
+    sums = Sums(TensorTable(()))
+    for mean in (1.0, 4.0):
+        own = {"centroids": torch.full((1, 1, 1), mean), "holds": torch.ones(1), "classes": torch.arange(1)}
+        sums.each.append(Update(0, 1, own))
+    sums.tensors = {"centroids": torch.zeros(1, 1, 1).double(), "holds": torch.tensor([counted]).double()}
+    scatter = (counted - 1) * (1 + 16)  # around a mean of 0
+    assert covariance_of_means(sums).item() == pytest.approx(scatter / freedom)
 
 
 def test_a_class_of_one_holder_says_nothing_of_the_spread():

@@ -9,8 +9,11 @@ import pytest
 import torch
 from test_statistics_head import CLIENTS, expected_head
 
+from fedcue.errors import ConfigError
 from fedcue.methods.cue import Cue
+from fedcue.methods.tensors import uniform_values
 from fedcue.model.prompted import shallow
+from fedcue.rng import torch_rng
 from fedcue.train.settings import Training
 
 
@@ -73,6 +76,26 @@ def test_the_first_prompts_are_the_same_for_every_seed(federation):
     first, other = (federation(Cue(), images=8, seed=seed).host.table.first(seed) for seed in (0, 9))
     assert torch.equal(first["prompts"], other["prompts"])
     assert not torch.equal(first["head"], other["head"])
+    bound = (6 / (3 * 4**2 + 32)) ** 0.5  # VPT's, of patches of 4 x 4 and width 32
+    drawn = uniform_values((8, 1, 32), bound, torch_rng(0, "init", "prompts"))
+    assert torch.equal(first["prompts"], drawn)
+
+
+def test_only_with_the_prior_in_the_loss_a_client_needs_rows_of_its_own_alone(federation):
+    assert Cue().needs_all_rows() == "method.logit_prior=test (not train+test)"
+    assert Cue().trains_together()
+    own = Cue(logit_prior="train+test")
+    assert own.needs_all_rows() == ""
+    assert not own.trains_together()
+    table = federation(own, images=8).host.table
+    assert (table["head"].rows, table["head_bias"].rows, table["prompts"].rows) == (0, 0, None)
+
+
+def test_prompts_for_more_blocks_than_there_are_are_refused(federation):
+    sizes = federation(Cue(), images=8).sizes
+    Cue(blocks=8).check(sizes)
+    with pytest.raises(ConfigError, match="more than the backbone has: 8"):
+        Cue(blocks=9).check(sizes)
 
 
 def test_a_random_head_is_the_ablation(federation):

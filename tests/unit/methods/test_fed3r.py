@@ -13,6 +13,7 @@ from fedcue.aggregate.class_means import MomentSums
 from fedcue.aggregate.mean import sum_updates
 from fedcue.errors import ConfigError
 from fedcue.methods.fed3r import Fed3R, projection
+from fedcue.rng import torch_rng
 from fedcue.rounds.transport import Wire
 from fedcue.types import Sizes, Update, count_floats
 
@@ -92,6 +93,10 @@ def test_random_features_are_the_positive_part_of_a_projection_of_the_seed(feder
     assert run.accuracy(3) == 1  # held out: others sent statistics of its classes
     assert not torch.equal(drawn, projection(32, 40, seed=4))
     assert "projection" not in run.tiny.sent(run.state, 0)
+    assert torch.equal(drawn, torch.randn(32, 40, generator=torch_rng(3, "projection")))
+    assert "projection" not in Fed3R().personal(run.tiny.client(0), {}), (
+        "without random features none is drawn"
+    )
 
 
 @pytest.mark.parametrize(

@@ -75,3 +75,10 @@ def test_a_client_decides_with_both_heads_and_its_own_is_for_its_own_classes(fed
     torch.testing.assert_close(both, shared + own)
     gain = own[:, :2].mean() - own[:, 2:].mean()
     assert gain > 0, "of the four classes it has the first two"
+
+
+def test_without_prompts_no_block_sees_one_and_what_is_below_the_heads_is_computed_once(federation):
+    sizes = federation(FedROD(), images=8).sizes
+    assert FedROD().first_block(sizes) == sizes.depth == 8
+    assert FedROD(prompts=2).first_block(sizes) == 0
+    assert "prompts" not in FedROD().table(sizes).sent

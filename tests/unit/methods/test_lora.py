@@ -10,6 +10,7 @@ import fedcue
 from fedcue.errors import ConfigError
 from fedcue.methods.head import HeadTuning
 from fedcue.methods.lora import LoRA
+from fedcue.rng import torch_rng
 from fedcue.types import Sizes
 
 SIZES = Sizes(classes=4, width=32, depth=8, patch=4, clients=4)
@@ -41,6 +42,8 @@ def test_a_is_drawn_with_a_variance_of_one_over_the_rank():
     assert abs(values.mean()) < 0.01
     assert values.var().item() == pytest.approx(1 / 4, rel=0.02)
     assert not table["lora_b"].first(0).any()
+    drawn = torch.randn(12, 2, 4, 768, generator=torch_rng(3, "init", "lora_a")) / 2
+    assert torch.equal(table["lora_a"].first(3), drawn)
 
 
 def test_with_train_a_both_matrices_travel_and_move(federation):

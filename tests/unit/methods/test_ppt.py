@@ -68,3 +68,8 @@ def test_each_stage_has_the_others_tensors_as_they_then_are(federation):
     assert not torch.equal(between, before)
     assert torch.equal(update.tensors["head"], head["head"])
     assert torch.equal(memory.tensors["private_prompts"], prompts["private_prompts"])
+
+
+def test_in_two_stages_clients_train_one_by_one():
+    assert PPT().trains_together()
+    assert not PPT(alternate=True).trains_together()

@@ -8,14 +8,7 @@ import torch
 from support.tiny_federation import TinyFederation
 
 from fedcue.aggregate.class_means import whole
-from fedcue.aggregate.closed_form import (
-    SHRINKAGE,
-    class_means,
-    prototype_head,
-    scatter_of_means,
-    whitening,
-)
-from fedcue.aggregate.mean import sum_updates
+from fedcue.aggregate.closed_form import SHRINKAGE
 from fedcue.methods.ncm import NCM
 from fedcue.methods.statistics_head import class_statistics
 from fedcue.model.prompted import no_prompts
@@ -98,17 +91,6 @@ def test_where_no_class_has_two_holders_the_means_are_taken_as_they_are(federati
     torch.testing.assert_close(whitened["head"], plain["head"], rtol=1e-4, atol=1e-4)
 
 
-def test_one_image_more_than_a_class_needs_for_its_mean_is_one_degree_of_freedom(federation):
-    """Class 0 has two holders with an image each: the scatter of their means is the covariance itself."""
-    run = federation(NCM(whiten=True, covariance="means"), labels=[[0, 1], [0, 2], [3], [1]]).run(0)
-    sums = sum_updates(run.replies, run.tiny.host.table)
-    means, counts = class_means(sums)
-    transform = whitening(scatter_of_means(sums)[0])
-    assert counts.tolist() == [2, 1, 1, 1]
-    expected = prototype_head(means, torch.ones(4, dtype=torch.bool), 10.0, transform)
-    torch.testing.assert_close(run.state.tensors["head"], expected["head"])
-
-
 def test_a_class_of_one_image_has_a_row_and_one_of_none_has_zeros(federation):
     head = federation(NCM(), labels=[[0, 0], [0, 1], [1], [2, 3]]).start().tensors["head"]
     assert head.any(1).tolist() == [True, True, False, False]
@@ -140,4 +122,10 @@ def test_statistics_are_declared_with_a_row_for_each_class_and_half_of_a_square(
     assert (declared["centroids"].rows, declared["holds"].rows, declared["moments"].rows) == (1, 0, None)
     assert declared["holds"].dtype == torch.int64
     assert declared["centroids"].kind is None, "of parts that are dealt out no sensitivity is known"
-    assert class_statistics(sizes)[0].kind == "class_sums"
+    plain = class_statistics(sizes)
+    assert [(spec.name, spec.shape, spec.each) for spec in plain] == [
+        ("centroids", (1, 3, 5), False),
+        ("holds", (3,), False),
+    ]
+    assert plain[0].kind == "class_sums"
+    assert all(spec.each for spec in class_statistics(sizes, each=True))

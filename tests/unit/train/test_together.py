@@ -172,7 +172,7 @@ def learners(*sizes: int, check: Any = lambda: None) -> tuple[list[Learner], Cou
     found = []
     for number, own in enumerate(values.split(sizes)):
         samples = Samples(Numbers(own), torch.arange(len(own)), torch.zeros(2).double(), check)
-        start = {"head": torch.full((1,), number + 0.5).double()}
+        start = {"head": torch.full((1,), number + 0.5).double(), "spare": torch.ones(1).double()}
         fixed = {"shift": torch.full((1,), float(number)).double()}
         found.append(Learner(start, fixed, samples, torch.Generator().manual_seed(number)))
     return found, Counted(values)
