@@ -127,6 +127,7 @@ def _middle(rows: Tensor, holds: Tensor, trim: int) -> Tensor:
 def bounded(updates: Sequence[Update], reference: Tensors, bound: float | Literal["median"]) -> list[Update]:
     """Shorten every change to at most ``bound``, or to the median length of the changes given.
 
+    Clients that did not move count for the median: it is the length of a majority, whatever others send.
     What is no change (centroids) is shortened row by row to the median length of its rows.
     """
     names = changed(updates, reference)
@@ -198,7 +199,7 @@ def _beside(updates: Sequence[Update], reference: Tensors) -> list[str]:
 def _factors(updates: Sequence[Update], reference: Tensors, bound: float | Literal["median"]) -> list[Tensor]:
     """Return by what to multiply each client's change so that none is longer than the bound."""
     lengths = torch.stack([_flat_change(update, reference).norm() for update in updates])
-    limit = _median(lengths) if bound == "median" else torch.tensor(bound)
+    limit = torch.quantile(lengths, 0.5) if bound == "median" else torch.tensor(bound)
     return list(torch.nan_to_num((limit / lengths).clamp(max=1), nan=1.0))
 
 
