@@ -91,6 +91,13 @@ def test_where_no_class_has_two_holders_the_means_are_taken_as_they_are(federati
     torch.testing.assert_close(whitened["head"], plain["head"], rtol=1e-4, atol=1e-4)
 
 
+def test_single_replies_are_needed_for_whitening_by_class_means_alone():
+    sizes = Sizes(classes=3, width=5, depth=2, patch=4, clients=2)
+    assert NCM(whiten=True, covariance="means").table(sizes).each == ("centroids", "holds")
+    for method in (NCM(), NCM(whiten=True), NCM(covariance="means")):
+        assert method.table(sizes).each == ()
+
+
 def test_a_class_of_one_image_has_a_row_and_one_of_none_has_zeros(federation):
     head = federation(NCM(), labels=[[0, 0], [0, 1], [1], [2, 3]]).start().tensors["head"]
     assert head.any(1).tolist() == [True, True, False, False]
