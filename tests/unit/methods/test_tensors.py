@@ -21,11 +21,13 @@ from fedcue.methods.tensors import (
     server,
     statistic,
     trained,
+    uniform,
     zeros,
 )
 from fedcue.model.prompted import Prefix, PromptedViT, no_prompts
 from fedcue.model.vit import Architecture, VisionTransformer
 from fedcue.registry import METHODS
+from fedcue.rng import torch_rng
 from fedcue.train.batches import Samples
 from fedcue.train.settings import Training
 from fedcue.types import Sizes, TensorSpec, Update, count_floats, put_rows, take_rows
@@ -243,6 +245,16 @@ def test_first_values_depend_on_seed_and_name():
     assert torch.equal(one.first(5), prompt("one", (2, 8), sizes).first(5))
     assert not torch.equal(one.first(5), one.first(6))
     assert not torch.equal(one.first(5), other.first(5))
+
+
+def test_first_values_come_from_the_stream_of_their_name():
+    sizes = Sizes(classes=4, width=8, depth=3, patch=4, clients=5)
+    drawn = torch.rand(2, 8, generator=torch_rng(5, "init", "one"))
+    bound = (6 / (3 * 16 + 8)) ** 0.5
+    assert torch.equal(prompt("one", (2, 8), sizes).first(5), (drawn * 2 - 1) * bound)
+    assert torch.equal(prompt("one", (2, 8), sizes, "unit").first(5), drawn)
+    fixed = uniform("one", 3.0, seed=5)
+    assert torch.equal(fixed((2, 8), 77), (drawn * 2 - 1) * 3)
 
 
 def test_a_trained_tensor_is_weighted_in_sums_and_a_reply_is_not():
