@@ -401,6 +401,7 @@ def test_without_differential_privacy_nothing_is_counted_and_no_round_says_an_ep
     plain.visit([0, 1], 0)
     assert (plain.epsilon, plain.released, plain.metrics(), plain.summary()) == (0.0, 0, {}, {})
     assert plain.planned().ledger.rounds == plain.schedule.rounds
+    assert Budget(plain.privacy, plain.table, plain.schedule, plain.ledger).simulated
 
 
 def test_every_release_of_a_client_is_counted():

@@ -234,6 +234,7 @@ def test_without_protection_nothing_is_counted_hidden_or_noised() -> None:
     }
     assert told == {"central": (True, False), "local": (False, False), "distributed": (False, True)}
     assert DifferentialPrivacy().differential
+    assert DifferentialPrivacy().hide_priors
 
 
 def test_statistics_shorter_than_the_bound_stay_as_they_are() -> None:
@@ -250,7 +251,8 @@ def test_before_noise_in_shares_a_client_shortens_its_change_and_keeps_its_loss(
     update = Update(4, 10, {"prompts": torch.tensor([4.0, 4.0])}, loss=0.5)
     left = privacy.leave(update, {"prompts": torch.tensor([1.0, 0.0])}, table, lambda: NoiseStream(bytes(32)))
     assert (left.client, left.samples, left.loss) == (4, 10, None)
-    change = left.tensors["prompts"].double() - torch.tensor([1.0, 0.0])
+    assert left.tensors["prompts"].dtype == torch.float64, "noise is still to come"
+    change = left.tensors["prompts"] - torch.tensor([1.0, 0.0])
     assert torch.allclose(change, torch.tensor([0.6, 0.8]).double(), atol=1e-6)
 
 

@@ -139,7 +139,7 @@ def test_a_dense_message_is_whole_whatever_is_remembered_of_a_client() -> None:
     own, tensors = Wire(load("default", []), TABLE), state()
     floats = sum(tensor.numel() for tensor in tensors.values() if tensor.is_floating_point())
     own.first_reply(Update(0, 9, {"holds": torch.ones(6, dtype=torch.bool)}))
-    assert own.memory()["classes"] == {}
+    assert own.memory() == {"classes": {}, "received": {}, "changed": 0}
     own.remember(wire().memory())
     for number in (0, 1):
         assert sent(own, number, tensors) == floats

@@ -128,6 +128,7 @@ def test_clients_are_named_by_number() -> None:
     partition = IID(clients=3).split(balanced(2, 10, 5), rng(0, "partition"))
     assert partition.names == ("client-0", "client-1", "client-2")
     assert partition.domains == ("", "", "")
+    assert not partition.shares_images
     assert (IID(clients=3).planned_clients, Natural(clients=4).planned_clients) == (3, 4)
     assert (Natural().planned_clients, ByDomain().planned_clients) == (None, None)
 

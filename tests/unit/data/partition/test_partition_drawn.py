@@ -90,6 +90,7 @@ def test_all_images_may_be_drawn_and_no_more() -> None:
     assert whole.train[1].tolist() == list(range(30))
     assert whole.test[1].tolist() == list(range(30, 40))
     assert (whole.train_sizes.tolist(), whole.test_sizes.tolist()) == ([30, 30], [10, 10])
+    assert whole.shares_images
     assert (whole.names[1], whole.domains[1], len(whole)) == ("client-1", "", 2)
     assert (whole.pool("train").tolist(), whole.pool("test").tolist()) == (
         list(range(30)),
