@@ -11,6 +11,7 @@ from support.tables import roster_with
 from fedcue.clients.roster import Roster
 from fedcue.errors import ConfigError
 from fedcue.privacy.stream import NoiseStream
+from fedcue.types import Sizes
 
 KRUM = ("aggregate=krum", "aggregate.attackers=1", "clients_per_round=6")
 
@@ -125,3 +126,14 @@ def test_a_secure_sum_before_round_0_needs_two_clients_if_there_is_one(method, r
 def test_a_method_that_does_not_fit_the_backbone_is_refused() -> None:
     with pytest.raises(ConfigError, match="layers"):
         roster_with("method=pep", "method.layers=[40]", "clients_per_round=4")
+
+
+def test_what_a_run_is_asked_for_and_the_shape_of_its_model_are_passed_on() -> None:
+    settings = ("clients_per_round=4", "rounds=7", "warm_start=6", "seed=5", "method.weighting=size")
+    made = roster_with("method=fedvpt", *settings)
+    assert made.sizes == Sizes(classes=10, width=32, depth=8, patch=4, clients=20, domains=1)
+    schedule = made.schedule
+    assert (schedule.per_round, schedule.rounds, schedule.warm_start, schedule.seed) == (4, 7, 6, 5)
+    assert made.protection.summing.weighting == "size"
+    assert made.protection.summing.table is made.table
+    assert made.needed_updates == 1

@@ -154,3 +154,5 @@ def test_a_noise_that_was_found_too_small_is_raised_by_parts_in_a_million(monkey
     noise = spent.noise_for(1.0, DELTA)
     assert noise == pytest.approx(short * (1 + 1e-6) ** 4, rel=1e-8)
     assert spent.exact(noise, DELTA) <= 1.0
+    monkeypatch.setattr(accounting, "_exact", lambda noise, delta: 1.0)
+    assert spent.noise_for(1.0, DELTA) == short * (1 + 1e-9), "just the budget is enough"

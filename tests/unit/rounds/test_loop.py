@@ -351,6 +351,14 @@ def test_one_answer_is_enough_for_a_mean():
     assert [reply.client for reply in TinyFederation(PEP(), images=8, host_kind=Alone).run(1).replies] == [1]
 
 
+def test_a_rule_that_needs_more_answers_than_came_says_how_many():
+    settings = ["aggregate=median", "aggregate.attackers=1"]
+    with pytest.raises(
+        FedcueError, match="1 clients answered before round 0, aggregate=median needs at least 3"
+    ):
+        TinyFederation(PEP(), images=8, host_kind=Alone, settings=settings).run(1)
+
+
 def test_without_any_answer_there_is_no_run():
     with pytest.raises(
         FedcueError, match=r"0 clients answered before round 0, aggregate=mean needs at least 1"
