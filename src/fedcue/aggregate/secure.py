@@ -120,6 +120,6 @@ def word_shapes(
 
 
 def zeros_of(specs: Iterable[TensorSpec]) -> Update:
-    """Return an update of what a client uploads, all of it zeros; a size that is not known is zero."""
+    """Return an update of these tensors, all of them zeros; a size that is not known is zero."""
     zeros = {spec.name: torch.zeros([size or 0 for size in spec.shape], dtype=spec.dtype) for spec in specs}
     return Update(0, 1, zeros)

@@ -243,6 +243,8 @@ def test_statistics_shorter_than_the_bound_stay_as_they_are() -> None:
     for length, after in ((1.0, 1.0), (1.9, 1.9), (2.0, 2.0), (4.0, 2.0)):
         update = Update(0, 1, {"holds": torch.tensor([length, 0.0, 0.0, 0.0])})
         assert privacy.bounded(update, {}, STATISTICS).tensors["holds"][0].item() == pytest.approx(after)
+        one_image = DifferentialPrivacy(unit="image", client_bound=2.0)
+        assert one_image.bounded(update, {}, STATISTICS).tensors["holds"][0].item() == pytest.approx(length)
 
 
 def test_before_noise_in_shares_a_client_shortens_its_change_and_keeps_its_loss() -> None:

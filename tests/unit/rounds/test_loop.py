@@ -164,6 +164,18 @@ def complete(tiny, path, rounds, *, resume=False, patience=None, observer=None, 
         folder.close()
 
 
+def not_repeating(tiny, repeats=False):
+    """Let the noise of a federation be such that nobody can draw it again."""
+    build = tiny.made
+
+    def made(*given):
+        federation = build(*given)
+        federation.roster.repeats_noise = repeats
+        return federation
+
+    tiny.made = made
+
+
 @pytest.mark.parametrize(
     ("rounds", "every", "tests"),
     [(2, 0, [True]), (2, 1, [False, True]), (3, 2, [False, True]), (0, 1, [True])],
@@ -221,14 +233,7 @@ def test_a_run_that_was_killed_before_round_0_counts_what_its_journal_says(tmp_p
     pytest.importorskip("dp_accounting")
     settings = ["privacy=dp", "privacy.noise=1.5", "privacy.max_epsilon=50"]
     tiny = TinyFederation(HeadTuning(), images=8, settings=settings)
-    build = tiny.made
-
-    def made(*given):
-        federation = build(*given)
-        federation.roster.repeats_noise = False
-        return federation
-
-    tiny.made = made
+    not_repeating(tiny)
     folder = RunFolder(tmp_path)
     folder.open()
     folder.write_config({})
@@ -242,14 +247,7 @@ def test_a_run_whose_noise_cannot_be_repeated_goes_on_from_its_journal(tmp_path)
     pytest.importorskip("dp_accounting")
     settings = ["privacy=dp", "privacy.noise=1.5", "privacy.max_epsilon=50"]
     tiny = TinyFederation(HeadTuning(), images=8, settings=settings)
-    build = tiny.made
-
-    def made(*given):
-        federation = build(*given)
-        federation.roster.repeats_noise = False
-        return federation
-
-    tiny.made = made
+    not_repeating(tiny)
     complete(tiny, tmp_path, 1, given=(0, 1, 2))
     with (tmp_path / "releases.jsonl").open("a") as file:
         file.write('{"clients": [1], "releases": 1}\n')  # of a round that was not finished
@@ -259,6 +257,14 @@ def test_a_run_whose_noise_cannot_be_repeated_goes_on_from_its_journal(tmp_path)
     (tmp_path / "releases.jsonl").unlink()
     with pytest.raises(RunFolderError, match="tells of 0 releases where there were 7"):
         complete(tiny, tmp_path, 3, resume=True, given=(0, 1, 2))
+
+
+def test_where_nothing_was_released_no_journal_is_asked_for(tmp_path):
+    tiny = TinyFederation(HeadTuning(), images=8)
+    not_repeating(tiny)
+    for rounds in (1, 2):
+        result, _ = complete(tiny, tmp_path, rounds, resume=rounds > 1)
+    assert [record["round"] for record in result.rounds] == [1, 2]
 
 
 def test_a_run_gone_on_with_at_another_rate_keeps_both_settings(tmp_path):
@@ -429,14 +435,7 @@ def test_a_first_round_that_would_cost_more_than_there_is_is_no_run():
 @pytest.mark.parametrize("simulated", [True, False])
 def test_releases_are_written_down_beforehand_where_noise_cannot_be_repeated(simulated):
     tiny = TinyFederation(HeadTuning(), images=8, settings=PRIVATE)
-    build = tiny.made
-
-    def made(*given):
-        federation = build(*given)
-        federation.roster.repeats_noise = simulated
-        return federation
-
-    tiny.made = made
+    not_repeating(tiny, simulated)
     run = tiny.run(2, (0, 2))
     journal = run.result.folder / "releases.jsonl"
     if simulated:
@@ -526,5 +525,7 @@ def test_a_tracker_is_told_of_every_round_and_of_the_end(tiny, tmp_path, monkeyp
 
     monkeypatch.setattr(observers, "tracker", lambda name: Tracker())
     tiny.settings = ['log=["tensorboard"]']
-    loop.run(tiny.config(2), tmp_path / "run")
-    assert told == [("run", 0), 1, 2, 2]
+    watching = Watching()
+    watching.finished_round = lambda record: told.append(f"shown {record['round']}")
+    loop.run(tiny.config(2), tmp_path / "run", observer=watching)
+    assert told == [("run", 0), "shown 1", 1, "shown 2", 2, 2]
