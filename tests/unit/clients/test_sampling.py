@@ -74,3 +74,5 @@ def test_who_is_drawn_stays_what_it_is() -> None:
     assert [schedule().drawn(number) for number in range(3)] == [[2, 5, 11, 8], [2, 8, 7, 5], [8, 2, 7, 3]]
     assert schedule().drawn(0, 1) == [11, 7, 5, 8]
     assert schedule(warm_start=3).first() == [3, 5, 11]
+    some = roster_with("method=fedvpt", "clients_per_round=4", "evaluation.clients=7")
+    assert some.listed.tolist() == [1, 2, 7, 13, 14, 17, 19]
