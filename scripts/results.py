@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -143,10 +143,10 @@ def markdown(lines: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in (*lines[:1], *rules, *lines[1:]))
 
 
-def paper(recipe: str, method: str, key: str = "mean", variant: str = "") -> float | None:
-    """Return what the paper prints."""
+def printed(recipe: str, method: str, variant: str = "") -> Mapping[str, float]:
+    """Return the numbers that the paper prints for a method or, if one is given, for a variant of it."""
     own = read_recipe(recipe)[1].get("paper", {}).get(method, {})
-    found: float | None = (own.get(variant, {}) if variant else own).get(key)
+    found: Mapping[str, float] = own.get(variant, {}) if variant else own
     return found
 
 
@@ -154,9 +154,9 @@ def paper_of_run(table: str, name: str) -> tuple[float | None, float | None]:
     """Return what the paper prints for a run by its name: the mean, and that of held-out clients."""
     method = Run.named(name).method
     if name == PEP_EVEN:  # it stands in a table of its own, which has no held-out clients
-        return paper(f"{table}-priors", method, variant="method.prior=uniform"), None
+        return printed(f"{table}-priors", method, "method.prior=uniform").get("mean"), None
     heldout = "cifar100-heldout" if table == MAIN else table
-    return paper(table, method), paper(heldout, method, "heldout_mean")
+    return printed(table, method).get("mean"), printed(heldout, method).get("heldout_mean")
 
 
 def listed(results: Results, table: str) -> Iterator[tuple[str, str]]:
@@ -193,8 +193,8 @@ def overview(results: Results, table: str) -> str:
         prior = [results.percent(table, name + WITH_PRIOR, c) for c in ("mean", "worst", "heldout_mean")]
         if name == "cue":  # it decides with the prior; what it has without stands below
             plain, prior = prior, plain
-        printed = paper_of_run(table, name)
-        lines.append([label, *plain, *prior, *(f"{value:.1f}" if value else NONE for value in printed)])
+        theirs = paper_of_run(table, name)
+        lines.append([label, *plain, *prior, *(f"{value:.1f}" if value else NONE for value in theirs)])
     return markdown(lines)
 
 
@@ -206,9 +206,9 @@ def headline(results: Results, table: str = MAIN) -> str:
         prior = [results.percent(table, name + WITH_PRIOR, column) for column in ("mean", "heldout_mean")]
         if name == "cue":
             plain, prior = [results.percent(table, CUE_EVEN, c) for c in ("mean", "heldout_mean")], plain
-        printed = paper_of_run(table, name)
+        theirs = paper_of_run(table, name)
         if {*plain, *prior} != {NONE}:
-            lines.append([label, *plain, *prior, *(f"{value:.1f}" if value else NONE for value in printed)])
+            lines.append([label, *plain, *prior, *(f"{value:.1f}" if value else NONE for value in theirs)])
     return markdown(lines)
 
 
@@ -262,7 +262,7 @@ def claimed(claim: Claim) -> float:
     """Return the difference that the paper prints."""
     pairs = ((claim.one, claim.printed), (claim.other, claim.printed_other))
     numbers = [
-        paper(recipe or claim.table, Run.named(name).method, variant=variant)
+        printed(recipe or claim.table, Run.named(name).method, variant).get("mean")
         for name, (recipe, variant) in pairs
     ]
     if numbers[0] is None or numbers[1] is None:

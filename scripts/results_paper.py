@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from results import markdown
+from results import markdown, printed
 
-from fedcue.config.recipes import DOMAIN, NOT_REACHED, read_recipe
+from fedcue.config.recipes import DOMAIN, NOT_REACHED
 from fedcue.report.labels import method_label
 
 METHODS = ("head", "fedvpt", "fedvpt_deep", "fedpr", "sgpt", "pfedpg", "ppt", "pep")
@@ -26,13 +26,6 @@ COST = {  # what is sent to one client in one round, counted from the tensors (t
     "fedpr": ("FedPR", 84_480),
     "pep": ("PEP-FedPT", 384_768),
 }
-
-
-def printed(recipe: str, method: str, variant: str = "") -> Mapping[str, float]:
-    """Return what the paper prints for a method, and a variant of it."""
-    own = read_recipe(recipe)[1]["paper"].get(method, {})
-    found: Mapping[str, float] = own.get(variant, {}) if variant else own
-    return found
 
 
 def numbers(found: Mapping[str, float], keys: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """PEP-FedPT: shared prompts, and class prompts mixed for each image by prototypes and priors.
 
-Blocks are counted from 0 here: the paper's layers 5, 6, 7 are blocks 4, 5, 6. What only an ablation
-changes, and what figures show, is in ``pep_variants``.
+Blocks are counted from 0 here: the paper's layers 5, 6, 7 are blocks 4, 5, 6. Ablations, and
+what figures show, are in ``pep_variants``.
 """
 
 from __future__ import annotations
