@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import get_args
 
 import pytest
@@ -235,6 +236,10 @@ def test_without_protection_nothing_is_counted_hidden_or_noised() -> None:
     assert told == {"central": (True, False), "local": (False, False), "distributed": (False, True)}
     assert DifferentialPrivacy().differential
     assert DifferentialPrivacy().hide_priors
+    assert {kind: DifferentialPrivacy(sample=kind).secret_sample for kind in ("known", "secret")} == {
+        "known": False,
+        "secret": True,
+    }
 
 
 def test_statistics_shorter_than_the_bound_stay_as_they_are() -> None:
@@ -338,3 +343,14 @@ def test_where_classes_are_not_counted_none_is_dropped() -> None:
     sums.deviations = {"centroids": 9.0}
     DifferentialPrivacy(noise=1.0).drop_rare(sums, STATISTICS)
     assert sums.tensors["centroids"].all()
+
+
+@pytest.mark.parametrize(
+    ("where", "table", "refused"),
+    [("central", table_of(), False), ("local", table_of(), True), ("central", STATISTICS, True)],
+)
+def test_a_sample_is_secret_for_clipped_updates_at_a_trusted_server_only(where, table, refused) -> None:
+    privacy = DifferentialPrivacy(sample="secret", where=where)
+    with pytest.raises(ConfigError, match="Give privacy.sample=known") if refused else nullcontext():
+        privacy.check("plugin", table)
+    privacy.model_copy(update={"sample": "known"}).check("plugin", table)

@@ -98,6 +98,11 @@ def test_noise_is_added_to_the_snapped_values():
     assert torch.equal(release - drawn, snap(values, grid(0.5)))
 
 
+def test_noise_is_a_whole_number_of_steps_with_its_own_sign():
+    steps = discrete_gaussian(5, noise._deviation_in_steps(3.0), stream("sign"))
+    assert (gaussian((5,), 3.0, stream("sign")) / grid(3.0)).tolist() == steps.tolist()
+
+
 def test_any_shape_is_filled():
     for shape in ((), (0,), (3,), (2, 0, 4), (2, 3, 4)):
         assert gaussian(shape, 1.0, stream("shape")).shape == shape

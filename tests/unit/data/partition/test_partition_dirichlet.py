@@ -96,6 +96,8 @@ def test_a_class_wise_draw_that_leaves_a_client_too_small_is_drawn_again() -> No
 
 
 def test_a_class_without_test_images_is_shared_out_class_by_class_too() -> None:
+    without = by_class(np.array([40, 0, 40]), np.array([30, 0, 30]), 4, 5.0, 5, rng(0, "partition"))
+    assert without.train.sum(axis=0).tolist() == [40, 0, 40], "nor is one without training images"
     counts = by_class(np.full(3, 40), np.array([30, 0, 30]), 4, 5.0, 5, rng(0, "partition"))
     assert counts.train.sum(axis=0).tolist() == [40, 40, 40]
     assert counts.test.sum(axis=0).tolist() == [30, 0, 30]

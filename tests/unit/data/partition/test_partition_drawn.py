@@ -107,6 +107,13 @@ def test_who_wants_more_images_than_its_classes_have_draws_others_too() -> None:
     assert [len(np.unique(few.train[client])) for client in range(5)] == [20] * 5
 
 
+def test_what_a_client_has_of_a_class_without_images_goes_to_the_others() -> None:
+    dataset = made([0, 2] * 20, np.arange(40) >= 30)
+    drawn = Drawn(clients=5, train=6, test=2).split(dataset, rng(0, "partition"))
+    assert [len(part) for part in drawn.train] == [6] * 5
+    assert set(dataset.labels[np.concatenate(list(drawn.train))].tolist()) == {0, 2}
+
+
 def test_every_client_stays_what_it_is() -> None:
     dataset = made(np.arange(60) % 3, np.arange(60) >= 36)
     drawn = Drawn(clients=3, train=5, test=2, alpha=0.5).split(dataset, rng(0, "partition"))
