@@ -13,6 +13,7 @@ from fedcue.config import own
 from fedcue.config.explain import explain
 from fedcue.config.recipes import NAMED, merge, read_recipe, read_settings
 from fedcue.config.settings import RunConfig
+from fedcue.config.words import flat
 from fedcue.data.options import DataOptions
 from fedcue.errors import ConfigError, RunFolderError, shown, unknown
 from fedcue.foreign import expanded, parse_toml
@@ -105,7 +106,7 @@ def layers(
 ) -> list[Mapping[str, Any]]:
     """Return the layers of settings in the order in which they are laid: later ones win.
 
-    At the bottom lies what the method is usually given under ``privacy=dp``.
+    What the method is usually given under ``privacy=dp`` is laid where nothing else is.
     A new name of a method, dataset and so on drops the options of the old one. This is why names come
     before the options given with them.
     """
@@ -128,7 +129,10 @@ def layers(
         overrides,
         method.fixed,
     ]
-    return [method.under_dp, *laid] if fold(laid).get("privacy", {}).get("name") == "dp" else laid
+    given = flat(fold(laid))
+    if given.get("privacy.name") != "dp":
+        return laid
+    return [*laid, {key: value for key, value in method.under_dp.items() if key not in given}]
 
 
 def fold(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class DifferentialPrivacy(Privacy):
         default=None, gt=0, description="times the sensitivity (default: as max_epsilon needs)"
     )
     head_share: float = Field(
-        default=0.5, gt=0, lt=1, description="share of the budget for what is sent before round 0"
+        default=0.5, gt=0, lt=1, description="share of the budget for what is sent before round 0 (cue: 0.9)"
     )
     head_noise: float | None = Field(
         default=None, gt=0, description="noise of what is sent before round 0 (default: as head_share needs)"

@@ -327,3 +327,15 @@ def test_a_setting_of_a_section_is_found_without_it() -> None:
 def test_what_is_easily_mistaken_in_python_is_said(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load("default", **given)
+
+
+@pytest.mark.parametrize("privacy", ["", 'privacy="none"\n', 'privacy.name="dp"\nprivacy.max_epsilon=3\n'])
+def test_under_privacy_a_head_of_statistics_has_most_of_the_budget(tmp_path: Path, privacy: str) -> None:
+    """Whatever privacy the recipe names; a share that is given stands, and other methods have their half."""
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(f'data="digits"\nmethod="cue"\npartition.name="iid"\npartition.clients=3\n{privacy}')
+    private = load(recipe, ["privacy=dp"])
+    assert private.privacy.head_share == 0.9
+    assert load(recipe, ["privacy=dp", "privacy.head_share=0.3"]).privacy.head_share == 0.3
+    assert load(recipe, ["privacy=dp", "method=pep"]).privacy.head_share == 0.5
+    assert resolve(dump(private)) == private
