@@ -6,13 +6,14 @@ python scripts/unlabelled.py tables FOLDER docs/results
 The first keeps the final cls tokens of some images of each class under cue's first prompts, for NAME
 cifar100, tiny or pacs. The second is arithmetic on them: heads are made of two thirds of the training images,
 settings are chosen on clients drawn from the others, and clients drawn from test images decide nothing.
+``unlabelled_trained`` draws such clients from the test images of finished runs.
 """
 
 from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -48,6 +49,8 @@ class Client:
     mix: Floats
     logits: Floats
     labels: Integers
+    rows: Integers
+    """Which of the images it was drawn from are its own."""
 
     def accuracy(self, priors: Floats) -> float:
         """Return how many of its images are classified right under these priors."""
@@ -75,7 +78,19 @@ class Images:
         if any(n > len(own) for n, own in zip(counts, rows, strict=True)):
             return None
         chosen = np.concatenate([rng.permutation(own)[:n] for own, n in zip(rows, counts, strict=True)])
-        return Client(mix, self.logits[chosen], self.labels[chosen])
+        return Client(mix, self.logits[chosen], self.labels[chosen], chosen)
+
+    def clients(
+        self, split: str, held: int, images: int, count: int, rng: np.random.Generator
+    ) -> list[Client]:
+        """Draw so many clients; none if too few of those tried find their images."""
+        drawn: list[Client] = []
+        for _ in range(20 * count):
+            client = self.client(mix_of(split, self.logits.shape[1], held, rng), images, rng)
+            drawn += [client] if client is not None else []
+            if len(drawn) == count:
+                return drawn
+        return []
 
 
 def mix_of(split: str, classes: int, held: int, rng: np.random.Generator) -> Floats:
@@ -136,13 +151,7 @@ def rows_of(folder: Path, name: str, split: str, seed: int) -> Iterator[Row]:
         return name, split, images, priors, seed, fmean(values)
 
     def clients(source: Images, images: int) -> list[Client]:
-        drawn: list[Client] = []
-        for _ in range(20 * CLIENTS):
-            client = source.client(mix_of(split, classes, HELD[name], rng), images, rng)
-            drawn += [client] if client is not None else []
-            if len(drawn) == CLIENTS:
-                return drawn
-        return []
+        return source.clients(split, HELD[name], images, CLIENTS, rng)
 
     many = 20 if name == "pacs" else 40
     held_out = clients(validation, many)
@@ -182,15 +191,31 @@ def tables(folder: Path, out: Path) -> None:
     names = [name for name in HELD if (folder / f"{name}.npz").is_file()]
     cells = product(names, ("pathological", "Dir(0.3)"), range(SEEDS))
     rows = [row for name, split, seed in cells for row in rows_of(folder, name, split, seed)]
-    with (out / "unlabelled.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
+    write(out / "unlabelled.csv", COLUMNS, rows)
+    groups = grouped(rows)
+    if "cifar100" in names:
+        save(figure(groups), out / "unlabelled.png")
+    show(groups)
+
+
+def write(file: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
+    """Write rows to a CSV."""
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(columns)
         writer.writerows((*row[:-1], f"{row[-1]:.4f}") for row in rows)
+
+
+def grouped(rows: Sequence[Row]) -> Groups:
+    """Return the values of all seeds together."""
     groups: Groups = {}
     for *key, _, value in rows:
         groups.setdefault(tuple(key), []).append(value)  # type: ignore[arg-type]
-    if "cifar100" in names:
-        save(figure(groups), out / "unlabelled.png")
+    return groups
+
+
+def show(groups: Groups) -> None:
+    """Show means and their spread over seeds."""
     for key, values in groups.items():
         spread = 100 * stdev(values) if len(values) > 1 else 0.0
         print(*key, f"{100 * fmean(values):.1f} ± {spread:.1f}", sep=" | ")
