@@ -55,7 +55,7 @@ class StatisticsHead(fm.Method):
     """Base of methods whose first head follows from statistics of the final cls tokens."""
 
     under_dp: ClassVar[dict[str, Any]] = {"backbone.feature_norm": 1.0, "privacy.head_share": 0.9}
-    """Clipped statistics need features of one length. Most of the budget is the head's: docs/decisions/0028."""
+    """Clipped statistics need features of one length, and most of the budget (docs/decisions/0028)."""
 
     def replies(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:
         """Declare what clients send before round 0."""
