@@ -91,6 +91,11 @@ def test_where_no_class_has_two_holders_the_means_are_taken_as_they_are(federati
     torch.testing.assert_close(whitened["head"], plain["head"], rtol=1e-4, atol=1e-4)
 
 
+def test_there_are_no_rounds_and_under_privacy_features_have_length_one():
+    assert NCM.fixed == {"rounds": 0}
+    assert NCM.under_dp == {"backbone.feature_norm": 1.0}
+
+
 def test_single_replies_are_needed_for_whitening_by_class_means_alone():
     sizes = Sizes(classes=3, width=5, depth=2, patch=4, clients=2)
     assert NCM(whiten=True, covariance="means").table(sizes).each == ("centroids", "holds")
