@@ -28,7 +28,7 @@ import pytest
 
 from mutants.children import in_children
 from mutants.faults import Fault, draw, targets
-from mutants.suite import OPTIONS, Tests, attempt, measure, near, noted_copy, related
+from mutants.suite import OPTIONS, Tests, attempt, heirs, measure, near, noted_copy, related
 
 OVER = "methods aggregate train evaluate privacy data/partition *roster *transport *loop"
 ROOMS = (
@@ -36,7 +36,7 @@ ROOMS = (
     "unit/privacy unit/record unit/rounds unit/train integration/test_run.py integration/test_transport.py"
 )
 """Folders and files of the tests that are run: near the code. What only a test far away notices is luck."""
-LEFT_OUT = ("secure", "flower", "readers")
+LEFT_OUT = ("test_secure.py", "flower", "readers")
 """Parts of the names of test files in these folders that test something else."""
 HARMLESS = Path("tests/mutants/harmless.toml")
 """Survivors that cannot change an output: file, function, before, after and the argument."""
@@ -124,7 +124,10 @@ def try_faults(faults: list[Fault], results: Path, options: argparse.Namespace) 
     commit = subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
 
     def work(fault: Fault, own: Path) -> dict[str, str]:
-        batches = near(fault, texts) if options.near else related(fault, tests, options.budget)
+        if options.near:
+            batches = near(fault, texts, heirs(root / "src", fault.file))
+        else:
+            batches = related(fault, tests, options.budget)
         return attempt(root, fault, batches, own)
 
     def wave() -> list[Fault]:

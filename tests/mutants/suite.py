@@ -11,7 +11,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,23 +135,34 @@ def related(fault: Fault, tests: Tests, budget: float) -> list[Batch]:
     return [batches[key] for key in sorted(batches, key=lambda key: (key[0], batches[key].seconds))]
 
 
-def near(fault: Fault, texts: Mapping[str, str]) -> list[Batch]:
+def heirs(src: Path, file: str) -> list[str]:
+    """Return the names of the modules beside one that import it, such as methods of their base."""
+    line = f"from {module_name(file)} import "
+    beside = sorted(path for path in (src / file).parent.glob("*.py") if line in path.read_text())
+    return [path.stem for path in beside if path.stem != "__init__"]
+
+
+def near(fault: Fault, texts: Mapping[str, str], heirs: Sequence[str] = ()) -> list[Batch]:
     """Return whole files of tests, given with their texts, that may notice a fault: nothing is measured.
 
-    Those that import the module come first, led by those named after it. Then follow golden runs, of the
-    method or of two methods, and the others of its room and of its properties; of methods only those tests of
-    all methods that have its name. Tables of options come first where a class's own line is changed.
+    Those that import the module come first, led by those named after it, then those named after its heirs.
+    Then follow golden runs, of the method and its heirs or of two methods, and the others of its room and of
+    its properties; of methods only those tests of all methods that have its name. Tables of options come
+    first where a class's own line is changed.
     """
     package, _, stem = module_name(fault.file).rpartition(".")
     room, own = package.partition(".")[2].replace(".", "/"), package.endswith(".methods")
     imports = re.compile(rf"(from|import) {package}\.{stem}\b|from {package} import [^#]*\b{stem}\b")
     named = [file for file in texts if Path(file).stem.endswith(f"_{stem}") or imports.search(texts[file])]
     found = sorted(named, key=lambda f: (stem not in f, len(texts[f])))
+    found += [file for file in texts if Path(file).stem.removeprefix("test_") in heirs and file not in named]
     if fault.function.rpartition(".")[2][:1].isupper():  # a class's own line: perhaps an option
         found = list(dict.fromkeys([*(file for file in texts if "options.csv" in texts[file]), *found]))
     batches = [Batch([file], LONG) for file in found]
     if GOLDEN in texts:
-        batches += [Batch([GOLDEN], LONG, f"[{word}]") for word in ([stem] if own else ["pep", "cue"])]
+        batches += [
+            Batch([GOLDEN], LONG, f"[{word}]") for word in ([stem, *heirs] if own else ["pep", "cue"])
+        ]
     if own:
         mates = [file for file in texts if "METHODS" in texts[file]]
     else:

@@ -11,6 +11,7 @@ import pytest
 from fedcue.clients.host import Prediction
 from fedcue.errors import FedcueError
 from fedcue.evaluate.accuracy import PERCENTILES, Accuracies, Adaptation, by_domain, summarise
+from fedcue.evaluate.curve import on_curve
 
 
 def roster(heldout=(False, False, False, True, True), domains=("a", "a", "b", "b", "b"), on="test"):
@@ -171,3 +172,10 @@ def test_what_clients_trained_for_the_test_alone_stands_beside_the_same_test_wit
     assert metrics["heldout_mean_accuracy"] is None
     assert "unadapted_heldout_mean_accuracy" not in metrics
     assert "adaptation_images" not in before.metrics()
+
+
+def test_a_curve_shows_the_last_test_as_all_tests_before_it_were_made():
+    assert on_curve({"mean_accuracy": 0.5}) == 0.5
+    assert on_curve({"mean_accuracy": 0.5, "unadapted_mean_accuracy": 0.4}) == 0.4
+    assert on_curve({"worst_accuracy": 0.1, "unadapted_worst_accuracy": 0.2}, "worst_accuracy") == 0.2
+    assert on_curve({}) is None

@@ -14,7 +14,7 @@ import pytest
 from mutants.children import in_children
 from mutants.faults import Fault, draw, targets
 from mutants.operators import sites
-from mutants.suite import Batch, near, related
+from mutants.suite import Batch, heirs, near, related
 
 TESTS = Path(__file__).parents[2]
 
@@ -282,6 +282,27 @@ def test_faults_are_caught_survive_or_do_not_count_and_a_run_goes_on(toy: Path) 
         in done.stdout
     )
     assert f"| `{unused[1].after}` | Nobody \\| calls it. |" in done.stdout
+
+
+def test_tests_of_a_method_are_also_those_of_its_base(tmp_path: Path) -> None:
+    folder = tmp_path / "fedcue" / "methods"
+    folder.mkdir(parents=True)
+    for name, text in {
+        "base": "",
+        "__init__": "from fedcue.methods.base import Base",
+        "cue": "from fedcue.methods.base import Base",
+        "head": "import fedcue.methods",
+    }.items():
+        (folder / f"{name}.py").write_text(text + "\n")
+    base = fault("Base.f")._replace(file="fedcue/methods/base.py")
+    assert heirs(tmp_path, base.file) == ["cue"]
+    golden = "tests/golden/test_runs_against_oracle.py"
+    texts = {"tests/unit/methods/test_cue.py": "", "tests/unit/methods/test_head.py": "", golden: ""}
+    assert [(batch.tests[0].split("/")[-1], batch.word) for batch in near(base, texts, ["cue"])] == [
+        ("test_cue.py", ""),
+        ("test_runs_against_oracle.py", "[base]"),
+        ("test_runs_against_oracle.py", "[cue]"),
+    ]
 
 
 def test_without_measuring_the_files_that_import_the_module_are_taken(tmp_path: Path) -> None:
