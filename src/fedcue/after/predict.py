@@ -207,7 +207,7 @@ def load(
         _try_out(model)
     except FedcueError:
         raise
-    except Exception as error:  # whatever does not fit together in files that anybody may have changed
+    except Exception as error:  # a stranger's files may fail to fit together in any way
         reason = f"{type(error).__name__}: {error}"[:300]
         raise RunFolderError(f"{folder} does not hold a usable model: {reason}. Repeat the run.") from error
     return model

@@ -48,11 +48,6 @@ class Federation:
     frozen_level: Level = "nothing"
     """What is kept of the frozen backbone's values."""
 
-    @property
-    def used(self) -> NDArray[np.int64]:
-        """Every image that is read, once each."""
-        return _used_images(self.config, self.clients)
-
     def test_groups(self, without: Collection[int] = ()) -> list[list[int]]:
         """Group consecutive clients into chunks of about ``evaluation.chunk`` test images.
 
@@ -84,7 +79,7 @@ def load_federation(config: RunConfig, tell: Callable[[str, int, int], None] | N
     tell("loading the backbone", 0, 0)
     model = load_model(config)
     clients = split(config, dataset)
-    wanted, size = _used_images(config, clients), model.architecture.image_size
+    wanted, size = used_images(config, clients), model.architecture.image_size
     pixels = decode_images(dataset, wanted, size, config.data, partial(tell, "decoding images"))
     clients = clients.without(pixels.bad)
     return gather(config, dataset, clients, pixels, model)
@@ -103,7 +98,7 @@ def gather(
     return Federation(config, dataset, clients, pixels, model, roster, host, frozen.level)
 
 
-def _used_images(config: RunConfig, clients: Clients) -> NDArray[np.int64]:
+def used_images(config: RunConfig, clients: Clients) -> NDArray[np.int64]:
     """Return every image that a run reads, once each."""
     parts = [clients.partition.pool("train")]
     if config.evaluation.on == "test":
@@ -118,7 +113,7 @@ def image_groups(config: RunConfig, clients: Clients) -> Sequence[NDArray[np.int
     """
     if not clients.partition.shares_images:
         return [part for client in clients for part in (client.train, client.tested(config.evaluation.on)[0])]
-    everything = np.setdiff1d(_used_images(config, clients), clients.bad)
+    everything = np.setdiff1d(used_images(config, clients), clients.bad)
     return [everything[start : start + _PIECE] for start in range(0, len(everything), _PIECE)]
 
 

@@ -17,14 +17,14 @@ UNKNOWN = 0.1
 
 
 def estimate_priors(
-    logits: np.typing.ArrayLike,
+    logits: ArrayLike,
     concentration: float,
     temperature: float,
-    labelled: np.typing.ArrayLike = 0,
+    labelled: ArrayLike = 0,
     steps: int = 1000,
     tolerance: float = 1e-6,
     few: float = 0.2,
-) -> np.typing.NDArray[np.float64]:
+) -> Numbers:
     """Estimate class priors ``[C]`` of images from their ``logits [n, C]``, which know of no priors yet.
 
     Priors are drawn from a symmetric Dirichlet distribution; ``labelled [C]`` counts images whose class is
@@ -48,7 +48,7 @@ def estimate_priors(
         moved, counts = np.abs(new - counts).max(), new
         if moved <= tolerance * len(scores):
             break
-    priors: np.typing.NDArray[np.float64] = counts / counts.sum()
+    priors: Numbers = counts / counts.sum()
     return priors
 
 

@@ -87,7 +87,7 @@ def resolve(
     """
     try:
         folded = {"recipe": name, **fold(layers(settings, dict(overrides or {}), trusted))}
-        if folded.get("precision") == "auto":  # from here on all machines are told the same
+        if folded.get("precision") == "auto":  # from here on it is the same on all machines
             folded["precision"] = fast_precision(str(folded.get("device", "cpu")))
         if data is not None:
             folded["data"] = {"name": DATASETS.name_of(type(data))}

@@ -1,8 +1,7 @@
 """Every image a run uses, decoded and resized once, and varied a little if training asks for it.
 
-Processes forked afterwards share the pixels.
-
-Ordinary memory is enough for that, and unlike ``/dev/shm`` it is not limited to 64 MB in a container.
+Processes forked afterwards share the pixels. Ordinary memory is enough for that, and unlike ``/dev/shm`` it
+is not limited to 64 MB in a container.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def carry_out(order: bytes, told: socket.socket) -> None:
         flwr_clientapp()
     finally:
         for text in holdings.was_read[-1:]:
-            with suppress(OSError):  # too long to be told, or nobody listens
+            with suppress(OSError):  # too long to be sent, or the other end is closed
                 told.sendall(text.encode())
 
 

@@ -4,7 +4,7 @@ from pydantic import Field
 
 from fedcue.aggregate.class_means import Prototypes
 from fedcue.aggregate.mean import Sums
-from fedcue.errors import ClientError, ConfigError
+from fedcue.errors import ConfigError
 from fedcue.methods.base import (
     LOGIT_PRIOR,
     PAPER,
@@ -19,7 +19,6 @@ from fedcue.methods.base import (
 )
 from fedcue.methods.client import Client
 from fedcue.methods.tensors import (
-    First,
     PromptInit,
     kept,
     kept_as,
@@ -32,7 +31,6 @@ from fedcue.methods.tensors import (
     statistic,
     trained,
     uniform,
-    uniform_values,
     zeros,
 )
 from fedcue.model.prompted import (
@@ -58,10 +56,8 @@ __all__ = [
     "Batch",
     "Blocks",
     "Client",
-    "ClientError",
     "ConfigError",
     "Field",
-    "First",
     "Insertion",
     "LogitPrior",
     "Loss",
@@ -99,6 +95,5 @@ __all__ = [
     "torch_rng",
     "trained",
     "uniform",
-    "uniform_values",
     "zeros",
 ]

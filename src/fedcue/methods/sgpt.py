@@ -157,7 +157,7 @@ class SGPT(fm.Method):
 def first_keys(shape: tuple[int, ...], seed: int) -> Tensor:
     """Draw keys ``[K, d]`` within Xavier's bound and make them orthonormal in their order (Gram-Schmidt)."""
     bound = math.sqrt(6 / sum(shape))
-    rows = fm.uniform_values(shape, bound, fm.torch_rng(seed, "init", "keys"))
+    rows = fm.uniform("keys", bound)(shape, seed)
     q, r = torch.linalg.qr(rows.double().T)
     signed: Tensor = q * r.diagonal().sign()
     return signed.T.float().contiguous()

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Literal
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from fedcue.rng import torch_rng
 from fedcue.types import Kind, Sizes, TensorSpec
@@ -114,7 +114,8 @@ def uniform(name: str, bound: float, seed: int | None = None) -> First:
     """Start with uniform values on (-bound, bound), of the run's seed or of a fixed one."""
 
     def first(shape: Shape, run_seed: int) -> Tensor:
-        return uniform_values(shape, bound, torch_rng(run_seed if seed is None else seed, "init", name))
+        generator = torch_rng(run_seed if seed is None else seed, "init", name)
+        return (torch.rand(*shape, generator=generator) * 2 - 1) * bound
 
     return first
 
@@ -126,8 +127,3 @@ def prompt_start(name: str, sizes: Sizes, start: PromptInit = "vpt", seed: int |
     if start == "unit":
         return lambda shape, seed: torch.rand(*shape, generator=torch_rng(seed, "init", name))
     return uniform(name, math.sqrt(6 / (3 * sizes.patch**2 + sizes.width)), seed)
-
-
-def uniform_values(shape: Shape, bound: float, generator: Generator) -> Tensor:
-    """Draw from the uniform distribution on (-bound, bound)."""
-    return (torch.rand(*shape, generator=generator) * 2 - 1) * bound

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from fedcue.aggregate.mean import Summing
+from fedcue.clients.federation import used_images
 from fedcue.model.vit import VisionTransformer
 from fedcue.plan.counting_vit import Work
 from fedcue.plan.stand_ins import StandIn
@@ -142,7 +143,7 @@ class TypicalClient:
         shape = federation.model.architecture
         with torch.device("meta"):
             weights = sum(parameter.numel() for parameter in VisionTransformer(shape).parameters())
-        pixels = len(federation.used) * 3 * shape.image_size**2
+        pixels = len(used_images(federation.config, federation.clients)) * 3 * shape.image_size**2
         return Memory(
             weights=4 * weights,
             pixels=pixels,

@@ -26,8 +26,8 @@ class Failure:
 
 def reasons(failures: Sequence[Failure]) -> str:
     """Return the reasons of the first failures in brackets, if there are any."""
-    reasons = "; ".join(f"client {failure.client}: {failure.reason}" for failure in failures[:3])
-    return f" ({reasons})" if reasons else ""
+    first = "; ".join(f"client {failure.client}: {failure.reason}" for failure in failures[:3])
+    return f" ({first})" if first else ""
 
 
 def checked(state: ServerState) -> ServerState:

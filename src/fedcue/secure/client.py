@@ -130,7 +130,7 @@ class Client:
         strangers = sorted(survivors.keys() - self._state.shares.keys())
         if strangers or self.client not in survivors or len(survivors) < self.session.threshold:
             raise MessageRefused(
-                f"Client {self.client} was told of {len(survivors)} survivors. Allowed: at least "
+                f"Client {self.client} got a list of {len(survivors)} survivors. Allowed: at least "
                 f"{self.session.threshold}, itself among them, all with shared keys (not {strangers})."
             )
         self._state.survivors = tuple(survivors)

@@ -11,7 +11,6 @@ from test_statistics_head import CLIENTS, expected_head
 
 from fedcue.errors import ConfigError
 from fedcue.methods.cue import Cue
-from fedcue.methods.tensors import uniform_values
 from fedcue.model.prompted import shallow
 from fedcue.rng import torch_rng
 from fedcue.train.settings import Training
@@ -77,7 +76,7 @@ def test_the_first_prompts_are_the_same_for_every_seed(federation):
     assert torch.equal(first["prompts"], other["prompts"])
     assert not torch.equal(first["head"], other["head"])
     bound = (6 / (3 * 4**2 + 32)) ** 0.5  # VPT's, of patches of 4 x 4 and width 32
-    drawn = uniform_values((8, 1, 32), bound, torch_rng(0, "init", "prompts"))
+    drawn = (torch.rand(8, 1, 32, generator=torch_rng(0, "init", "prompts")) * 2 - 1) * bound
     assert torch.equal(first["prompts"], drawn)
 
 

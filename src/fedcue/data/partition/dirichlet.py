@@ -91,7 +91,7 @@ def by_class(
             if shared.sum(axis=1).min() > 0:
                 return Counts(counts, shared)
     raise PartitionError(
-        f"alpha={alpha:g} with {clients} clients left somebody with fewer than {smallest} training images or "
+        f"alpha={alpha:g} with {clients} clients left a client with fewer than {smallest} training images or "
         f"no test image in each of {ATTEMPTS} draws (best smallest client: {best}). Raise partition.alpha, "
         "lower partition.clients or partition.min_train, or use partition.flavour=equal."
     )

@@ -63,7 +63,7 @@ class Parcel:
         backbone = VisionTransformer(self.architecture)
         backbone.load_state_dict({name: torch.tensor(array) for name, array in self.weights.items()})
         model = prompted(config, backbone.eval().requires_grad_(False), config.device)
-        with warnings.catch_warnings():  # shared pixels cannot be written, and nobody does
+        with warnings.catch_warnings():  # shared pixels cannot be written, and never are
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             pixels = PixelStore(torch.from_numpy(self.images), torch.from_numpy(self.rows), self.bad)
         clients = split(config, self.dataset).without(self.bad)
