@@ -26,7 +26,7 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(PIP) --editable '.[dev]'
 	@touch $@
 
-demo: $(VENV)/installed  ## train PEP-FedPT on embedded data (about a minute on two cores)
+demo: $(VENV)/installed  ## train PEP-FedPT on embedded data (less than a minute on two cores)
 	$(BIN)/fedcue run
 	@echo
 	@echo "Go on with:"

@@ -57,6 +57,15 @@ def test_the_summary_repeats_the_last_round(finished: fedcue.Result) -> None:
     assert summary["warm_up_upload_floats"] > 0
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_default_recipe_ends_near_its_best_round(seed: int, tmp_path: Path) -> None:
+    """On validation images, of which each is 0.8 points."""
+    settings = ["method=head", f"seed={seed}", "evaluation.on=validation", "workers=1"]
+    result = fedcue.run(fedcue.configure("default", settings), tmp_path / "run")
+    best = max(record["mean_accuracy"] for record in result.rounds)
+    assert result.mean_accuracy >= best - 0.03
+
+
 def test_accuracies_follow_from_the_predictions(finished: fedcue.Result) -> None:
     analysis = load_file(finished.folder / "analysis.safetensors")
     right = (analysis["labels"] == analysis["predicted"]).numpy()

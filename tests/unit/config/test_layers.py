@@ -174,7 +174,7 @@ def test_a_recipe_can_build_on_another_one(tmp_path: Path) -> None:
     assert (name, settings["compare"]) == ("r", {"methods": ["pep"]})
     assert "description" not in settings
     config = load(recipe)
-    assert (config.rounds, config.partition.clients, config.training.prompt_lr) == (3, 4, 0.1)
+    assert (config.rounds, config.partition.clients, config.training.prompt_lr) == (3, 4, 1.0)
     (tmp_path / "s.toml").write_text('base="r.toml"\nrounds=2\n')
     assert load(tmp_path / "s.toml").partition.clients == 4
 
