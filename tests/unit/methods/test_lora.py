@@ -50,6 +50,8 @@ def test_with_train_a_both_matrices_travel_and_move(federation):
     run = federation(LoRA(rank=2, train_a=True), images=8).run(2)
     assert all(set(update.tensors) == {"head", "lora_a", "lora_b"} for update in run.updates[1])
     assert not torch.equal(run.state.tensors["lora_a"], run.tiny.start().tensors["lora_a"])
+    sent = run.tiny.sent(run.state, 0)
+    assert run.tiny.method.personal(run.tiny.client(0), sent) is sent
 
 
 @pytest.mark.parametrize("train_a", [False, True])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from support.tiny_federation import added
@@ -99,14 +101,17 @@ def test_with_bare_scores_clients_train_one_by_one():
 
 
 def test_a_class_without_prototype_has_the_cosine_zero_if_asked_for(federation):
-    tiny = federation(PEPVariants(zero_prototype="zero", temperature=1.0), images=8)
+    tiny = federation(PEPVariants(zero_prototype="zero", temperature=0.5), images=8)
     tensors = tiny.personal(tiny.start(), 0)
     tensors["has_prototype"] = torch.tensor([True, False])
-    batch = tiny.batch(0, 4)
+    batch = replace(tiny.batch(0, 4), log_priors=torch.tensor([0.8, 0.2, 0.0, 0.0]).log())
     cls = torch.randn(4, 32, generator=torch.Generator().manual_seed(1))
     cosine = torch.nn.functional.cosine_similarity(cls, tensors["prototypes"][0, 0][None])
-    expected = torch.softmax(torch.stack([cosine, torch.zeros(4)], 1), -1)  # both classes: prior 1/2
+    own = torch.tensor([0.8, 0.2]).log()
+    expected = torch.softmax(torch.stack([cosine, torch.zeros(4)], 1) / 0.5 + own, -1)
     torch.testing.assert_close(tiny.method.scores(tensors, batch, 0, cls), expected)
+    neutral = PEPVariants(temperature=0.5).scores(tensors, batch, 0, cls)
+    torch.testing.assert_close(neutral, own.exp().expand(4, 2))  # that of the other class
 
 
 def test_detached_scores_have_values_and_no_gradient(federation):
