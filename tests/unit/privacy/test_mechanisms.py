@@ -18,6 +18,7 @@ from fedcue.privacy import sensitivity
 from fedcue.privacy.adding import clipped
 from fedcue.privacy.budget import releases_before
 from fedcue.privacy.differential import DifferentialPrivacy
+from fedcue.privacy.discrete import discrete_gaussian
 from fedcue.privacy.mechanisms import PaperNoise, Privacy
 from fedcue.privacy.noise import most_noise
 from fedcue.privacy.shares import Shares
@@ -354,3 +355,10 @@ def test_a_sample_is_secret_for_clipped_updates_at_a_trusted_server_only(where, 
     with pytest.raises(ConfigError, match="Give privacy.sample=known") if refused else nullcontext():
         privacy.check("plugin", table)
     privacy.model_copy(update={"sample": "known"}).check("plugin", table)
+
+
+def test_a_share_of_noise_is_added_to_the_words_step_by_step() -> None:
+    shares, words = Shares(FixedPoint(), honest=1), torch.arange(5, dtype=torch.int64).to(torch.uint64)
+    sent = shares.add(Update(0, 1, {"head": words}), {"head": 2.0}, NoiseStream.simulated(0)).tensors["head"]
+    steps = discrete_gaussian(5, shares.steps(2.0), NoiseStream.simulated(0))
+    assert (sent.view(torch.int64) - torch.arange(5)).tolist() == steps.tolist()

@@ -243,6 +243,14 @@ def test_a_run_that_was_killed_before_round_0_counts_what_its_journal_says(tmp_p
     assert result.rounds[0]["epsilon"] == Ledger(releases={0: 2}).epsilon(1.5, 1e-5)
 
 
+def test_a_private_run_that_is_gone_on_with_has_spent_what_it_had_spent():
+    pytest.importorskip("dp_accounting")
+    settings = ["privacy=dp", "privacy.noise=1.5", "privacy.max_epsilon=50"]
+    run = TinyFederation(HeadTuning(), images=8, settings=settings).run(1, (0, 1, 2)).more(1, (0, 1, 2))
+    spent = [Ledger(releases={0: number}).epsilon(1.5, 1e-5) for number in (1, 2)]
+    assert [record["epsilon"] for record in run.result.rounds] == spent
+
+
 def test_a_run_whose_noise_cannot_be_repeated_goes_on_from_its_journal(tmp_path):
     pytest.importorskip("dp_accounting")
     settings = ["privacy=dp", "privacy.noise=1.5", "privacy.max_epsilon=50"]

@@ -88,7 +88,7 @@ def by_class(
         best = max(best, int(counts.sum(axis=1).min()))
         if counts.sum(axis=1).min() >= smallest:
             shared = share_test(counts, counts, test, generator)
-            if shared.sum(axis=1).min() > 0:
+            if shared.any(axis=1).all():
                 return Counts(counts, shared)
     raise PartitionError(
         f"alpha={alpha:g} with {clients} clients left a client with fewer than {smallest} training images or "

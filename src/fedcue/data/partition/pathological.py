@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
-from fedcue.data.apportion import Counts, Integers, largest_remainder, share_test
+from fedcue.data.apportion import Counts, largest_remainder, share_test
 from fedcue.data.dataset import Indices
 from fedcue.data.partition.base import LabelSkew
 from fedcue.errors import PartitionError
@@ -25,12 +25,13 @@ class Pathological(LabelSkew):
         """Draw the owners of each class, then similar shares of it for each of them.
 
         Shares are drawn from U(0.4, 0.6) and normalised; training and test images use the same shares.
+        The largest is one and a half times the smallest at most: of as many images as owners, each gets one.
         """
         present = np.flatnonzero(train)
         owned = draw_owners(len(present), self.clients, self.classes_per_client, generator)
         weights = np.zeros((self.clients, len(train)))
         weights[:, present] = np.where(owned, generator.uniform(0.4, 0.6, owned.shape), 0.0)
-        counts = _no_owner_empty(largest_remainder(weights, train, generator), weights > 0, train)
+        counts = largest_remainder(weights, train, generator)
         return Counts(counts, share_test(np.where(counts > 0, weights, 0.0), counts, test, generator))
 
 
@@ -62,12 +63,3 @@ def draw_owners(
         owned[client, taken] = True
         owners[taken] += 1
     return owned
-
-
-def _no_owner_empty(counts: Integers, owned: NDArray[np.bool_], available: Integers) -> Integers:
-    """Let an owner that rounding left with nothing take one image from the largest owner of the class."""
-    enough = available >= owned.sum(axis=0)
-    for client, label in np.argwhere(owned & (counts == 0) & enough):
-        counts[np.argmax(counts[:, label]), label] -= 1
-        counts[client, label] += 1
-    return counts

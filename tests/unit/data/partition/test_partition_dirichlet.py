@@ -160,6 +160,8 @@ def test_who_has_just_the_average_gets_nothing_more() -> None:
         counts = by_class(np.array([2, 2]), np.array([2, 2]), 2, 1e-6, 1, rng(seed, "partition"))
         assert counts.train.sum(axis=1).tolist() == [2, 2]
         assert sorted(counts.train.ravel().tolist()) == [0, 0, 2, 2]
+        single = by_class(np.array([1, 1]), np.array([1, 1]), 2, 1e-6, 1, rng(seed, "partition"))
+        assert single.train.sum(axis=1).tolist() == [1, 1], "who has nothing is below the average"
 
 
 def test_class_wise_clients_stay_what_they_are() -> None:

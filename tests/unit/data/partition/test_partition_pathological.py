@@ -7,7 +7,6 @@ import pytest
 from support.datasets import CIFAR
 
 from fedcue.data.partition import Pathological
-from fedcue.data.partition.pathological import _no_owner_empty
 from fedcue.data.readers.digits import Digits
 from fedcue.rng import rng
 
@@ -63,7 +62,11 @@ def test_shares_are_spread_evenly_from_four_to_six_tenths() -> None:
     assert shares.std() == pytest.approx(0.0409, abs=0.003)
 
 
-def test_as_many_images_as_owners_are_one_for_each() -> None:
-    counts, both = np.array([[2], [0]]), np.ones((2, 1), dtype=np.bool_)
-    assert _no_owner_empty(counts.copy(), both, np.array([2])).tolist() == [[1], [1]]
-    assert _no_owner_empty(counts.copy(), both, np.array([1])).tolist() == [[2], [0]]
+def test_of_as_many_images_as_owners_each_gets_one_and_of_more_each_gets_some() -> None:
+    for clients in (2, 3, 7, 20):
+        rule = Pathological(clients=clients, classes_per_client=3)
+        for seed in range(5):
+            train = clients + np.array([0, 1, clients])
+            counts = rule.counts(train, train, rng(seed, "partition"))
+            assert (counts.train[:, 0] == 1).all()
+            assert (counts.train > 0).all()
