@@ -1,4 +1,4 @@
-"""Exact samples of the discrete Gaussian and the discrete Laplace distribution, by integers alone.
+"""Exact samples of the discrete Gaussian distribution, by integers alone.
 
 No floating-point number takes part. So every probability is what its formula says, and the same
 words of a stream give the same samples on every machine. ``docs/decisions/0010-noise.md`` names the
@@ -35,38 +35,31 @@ def discrete_gaussian(count: int, deviation: int, stream: NoiseStream) -> Intege
     ``exp(-k^2 / 2)``, by which ``k`` is drawn, and of ``exp(-x)^k`` and ``exp(-x^2 / 2)``, with which
     a uniform ``j`` is kept.
     """
-    _check_scale(deviation)
-
-    def magnitudes(tried: int) -> Integers:
-        whole = _whole_parts(tried, stream)
-        part = uniform_below(deviation, len(whole), stream)
-        kept = _bernoulli_exp_half_square(part, deviation, stream)
-        asked = np.flatnonzero(kept & (whole > 0))
-        trial = 1
-        while asked.size:
-            kept[asked] = bernoulli_exp(part[asked], deviation, stream)
-            asked = asked[kept[asked] & (whole[asked] > trial)]
-            trial += 1
-        return whole[kept] * deviation + part[kept].astype(np.int64)
-
-    return _with_signs(count, magnitudes, stream)
+    if not 1 <= deviation <= LARGEST_SCALE:
+        raise ValueError(f"The scale is {deviation} steps. Give 1 to 2^48.")
+    drawn, filled = np.empty(count, np.int64), 0
+    while filled < count:
+        found = _magnitudes(min(CHUNK, 2 * (count - filled) + 16), deviation, stream)
+        negative = uniform_below(2, len(found), stream) == 1
+        signed = np.where(negative, -found, found)[(found != 0) | ~negative]  # zero counts once
+        signed = signed[: count - filled]
+        drawn[filled : filled + len(signed)] = signed
+        filled += len(signed)
+    return drawn
 
 
-def discrete_laplace(count: int, scale: int, stream: NoiseStream) -> Integers:
-    """Draw integers ``y`` with probability proportional to ``exp(-|y| / scale)``.
-
-    Write ``|y| = k * scale + j``. Then ``k`` counts successes of probability ``exp(-1)`` before the
-    first failure, and a uniform ``j`` is kept with probability ``exp(-j / scale)``.
-    """
-    _check_scale(scale)
-
-    def magnitudes(tried: int) -> Integers:
-        part = uniform_below(scale, tried, stream)
-        part = part[bernoulli_exp(part, scale, stream)]
-        whole = _successes(len(part), lambda asked: bernoulli_exp(np.ones(asked, np.uint64), 1, stream))
-        return whole * scale + part.astype(np.int64)
-
-    return _with_signs(count, magnitudes, stream)
+def _magnitudes(tried: int, deviation: int, stream: NoiseStream) -> Integers:
+    """Draw ``|y|``: at most as many as are tried."""
+    whole = _whole_parts(tried, stream)
+    part = uniform_below(deviation, len(whole), stream)
+    kept = _bernoulli_exp_half_square(part, deviation, stream)
+    asked = np.flatnonzero(kept & (whole > 0))
+    trial = 1
+    while asked.size:
+        kept[asked] = bernoulli_exp(part[asked], deviation, stream)
+        asked = asked[kept[asked] & (whole[asked] > trial)]
+        trial += 1
+    return whole[kept] * deviation + part[kept].astype(np.int64)
 
 
 def bernoulli_exp(numerators: Words, denominator: int, stream: NoiseStream) -> Flags:
@@ -126,7 +119,7 @@ def _whole_parts(count: int, stream: NoiseStream) -> Integers:
 
     A candidate has probability proportional to ``exp(-k / 2)`` and must succeed ``k (k - 1)`` times more.
     """
-    whole = _successes(count, lambda asked: _bernoulli_exp_half(asked, stream))
+    whole = _successes(count, stream)
     needed = whole * (whole - 1)
     kept = np.ones(count, np.bool_)
     asked, trial = np.flatnonzero(needed), 0
@@ -137,28 +130,11 @@ def _whole_parts(count: int, stream: NoiseStream) -> Integers:
     return whole[kept]
 
 
-def _successes(count: int, succeed: Callable[[int], Flags]) -> Integers:
-    """Count successes before the first failure."""
+def _successes(count: int, stream: NoiseStream) -> Integers:
+    """Count successes of probability ``exp(-1 / 2)`` before the first failure."""
     successes = np.zeros(count, np.int64)
     asked = np.arange(count)
     while asked.size:
-        asked = asked[succeed(asked.size)]
+        asked = asked[_bernoulli_exp_half(asked.size, stream)]
         successes[asked] += 1
     return successes
-
-
-def _with_signs(count: int, magnitudes: Callable[[int], Integers], stream: NoiseStream) -> Integers:
-    """Draw magnitudes until there are ``count`` with a sign; zero counts once, so -0 is drawn again."""
-    drawn, filled = np.empty(count, np.int64), 0
-    while filled < count:
-        found = magnitudes(min(CHUNK, 2 * (count - filled) + 16))
-        negative = uniform_below(2, len(found), stream) == 1
-        found = np.where(negative, -found, found)[(found != 0) | ~negative][: count - filled]
-        drawn[filled : filled + len(found)] = found
-        filled += len(found)
-    return drawn
-
-
-def _check_scale(scale: int) -> None:
-    if not 1 <= scale <= LARGEST_SCALE:
-        raise ValueError(f"The scale is {scale} steps. Give 1 to 2^48.")

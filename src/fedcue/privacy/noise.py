@@ -8,7 +8,6 @@ added as integers. What a release may be then does not depend on the values, onl
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -27,18 +26,12 @@ _MOST_STEPS = 2**62
 """Largest value in steps, so that 64 bits hold it with its noise."""
 
 
-def add_gaussian(values: Tensor, deviation: float, stream: NoiseStream) -> Tensor:
-    """Return values snapped to the grid of ``deviation``, with Gaussian noise, in float64.
+def in_steps(values: Tensor, deviation: float) -> Tensor:
+    """Return values as whole steps of the grid of ``deviation``, rounded towards zero: sums are exact.
 
     Snapping moves two neighbouring inputs apart by less than one step in each of ``n`` values, so by
     less than ``sqrt(n)`` steps in all: ``most_noise`` says up to where the margin covers that.
-    Sums are made of contributions in steps (``in_steps``), of which one alone differs.
     """
-    return noisy_steps(in_steps(values, deviation), deviation, stream)
-
-
-def in_steps(values: Tensor, deviation: float) -> Tensor:
-    """Return values as whole steps of the grid of ``deviation``, rounded towards zero: sums are exact."""
     return _checked(values.double() / grid(deviation), deviation).trunc().long()
 
 
@@ -51,11 +44,6 @@ def noisy_steps(steps: Tensor, deviation: float, stream: NoiseStream) -> Tensor:
     """Return whole steps of the grid of ``deviation`` with Gaussian noise, as values in float64."""
     noise = discrete_gaussian(steps.numel(), _deviation_in_steps(deviation), stream)
     return (steps + torch.from_numpy(noise).view(steps.shape).to(steps.device)).double() * grid(deviation)
-
-
-def gaussian(shape: Sequence[int], deviation: float, stream: NoiseStream) -> Tensor:
-    """Draw Gaussian noise in float64, on the grid of ``deviation``."""
-    return add_gaussian(torch.zeros(tuple(shape), dtype=torch.float64), deviation, stream)
 
 
 def snap(values: Tensor, width: float) -> Tensor:

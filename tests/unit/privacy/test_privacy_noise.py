@@ -15,10 +15,12 @@ from torch import Tensor
 
 pytest.importorskip("cryptography")
 
+from support.noise import add_gaussian, gaussian
+
 from fedcue.errors import FedcueError
 from fedcue.privacy import noise
 from fedcue.privacy.discrete import CHUNK, LARGEST_SCALE, discrete_gaussian
-from fedcue.privacy.noise import MARGIN, STEPS, add_gaussian, gaussian, grid, most_noise, snap
+from fedcue.privacy.noise import MARGIN, STEPS, grid, most_noise, snap
 from fedcue.privacy.stream import NoiseStream
 
 DEVIATIONS = st.floats(1e-200, 1e200)

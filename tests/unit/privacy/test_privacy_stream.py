@@ -12,8 +12,10 @@ import torch
 
 pytest.importorskip("cryptography")
 
+from support.noise import add_gaussian, gaussian
+
 from fedcue.errors import ConfigError
-from fedcue.privacy.noise import add_gaussian, gaussian, grid, snap
+from fedcue.privacy.noise import grid, snap
 from fedcue.privacy.stream import KEY_BYTES, LONGEST, NoiseStream, simulated_key
 
 KNOWN_KEY = bytes(range(32))
