@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[1]
 DEFAULT = ROOT / "docs" / "results" / "default"
 MINIATURE = ROOT / "docs" / "results" / "miniature"
 SECTIONS = {
-    "README.md": ["fedvpt", "demo", "headline"],
+    "README.md": ["demo", "headline"],
+    "docs/add-a-method.md": ["fedvpt"],
     "docs/results/README.md": [
         "overview",
         "differences",

@@ -67,6 +67,12 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
         Folder(root=tmp_path).read()
 
 
+def test_an_archive_is_to_be_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "images.zip").write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"images\.zip is an archive\. Unpack it and give the folder"):
+        Folder(root=tmp_path / "images.zip").read()
+
+
 def test_domains_are_recognised_told_and_can_be_denied(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
