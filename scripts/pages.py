@@ -18,6 +18,7 @@ SECTIONS = {
     "docs/results/README.md": [
         "overview",
         "differences",
+        "one-rate",
         "claims",
         "rounds",
         "target",

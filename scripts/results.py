@@ -15,8 +15,10 @@ from results_shown import (
     EVEN,
     HEADLINE,
     MAIN,
+    ONE_RATE,
     PEP_EVEN,
     SPLITS,
+    VALIDATION,
     VARIANTS,
     WITH_PRIOR,
     Claim,
@@ -250,6 +252,19 @@ def interval(difference: Difference) -> str:
     return f"{low:+.1f} to {high:+.1f}"
 
 
+def one_rate(results: Results) -> str:
+    """Return what the paper's single rate does where features have length 10, beside the pair of rates."""
+    heads = ["", "validation: pair", "one rate", "test: one rate", "held-out", "with log prior", "held-out"]
+    lines = [heads]
+    for method in ("head", "fedvpt", "pep"):
+        name = f"{method}: {ONE_RATE}"
+        cells = [results.percent(VALIDATION, one) for one in (method, name)]
+        for one in (name, name + WITH_PRIOR):
+            cells += [results.percent(MAIN, one, column) for column in ("mean", "heldout_mean")]
+        lines.append([method_label(method), *cells])
+    return markdown(lines)
+
+
 def claims(results: Results) -> str:
     """Return the paper's claims one by one: its difference, ours, and whether it was seen."""
     lines = [["the paper says", "there", "here", "95 % interval", "seeds", ""]]
@@ -325,6 +340,7 @@ def pages(folder: Path) -> dict[str, str]:
         "overview": overview(results, MAIN),
         "splits": splits(results),
         "differences": differences(results),
+        "one-rate": one_rate(results),
         "claims": claims(results),
         "rounds": rounds(results),
         "target": target(results),

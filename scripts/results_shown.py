@@ -18,12 +18,16 @@ SPLITS = {
 }
 MIXING = "mixing"
 """The table of PEP-FedPT and FedVPT over classes, classes of a client and images."""
+VALIDATION = "validation"
+"""The table of runs tested on validation images, which choose rates."""
 
 WITH_PRIOR = " + log prior"
 EVEN = "evaluation.priors=uniform"
 CUE_EVEN = f"cue: {EVEN}"
 PEP_EVEN = "pep: method.prior=uniform"
 WHITENED = "ncm: method.whiten=true"
+ONE_RATE = "backbone.feature_norm=10 training.head_lr=0.1 training.prompt_lr=0.1"
+"""Features of length 10, with which the paper's single rate serves head and prompts."""
 HEADLINE = {
     "FedVPT": "fedvpt",
     "PEP-FedPT": "pep",
@@ -40,6 +44,7 @@ DIFFERENCES = [  # one run, the other, what is compared
     ("pep", "fedvpt", "PEP-FedPT − FedVPT"),
     ("pep", PEP_EVEN, "PEP-FedPT − the same without priors in the mixing"),
     ("pep", "fedvpt_deep", "PEP-FedPT − FedVPT-D"),
+    (f"pep: {ONE_RATE}", f"fedvpt: {ONE_RATE}", "PEP-FedPT − FedVPT, the paper's one rate for both"),
     ("fedvpt" + WITH_PRIOR, "pep", "FedVPT + log prior − PEP-FedPT"),
     ("pep" + WITH_PRIOR, "fedvpt" + WITH_PRIOR, "PEP-FedPT − FedVPT, log prior on both"),
     ("cue", "pep" + WITH_PRIOR, "cue − PEP-FedPT + log prior"),

@@ -21,6 +21,7 @@ runs() {
 }
 options=$*
 main="cifar100-pathological cifar100 cifar100-pathological"
+one_rate="backbone.feature_norm=10 training.head_lr=0.1 training.prompt_lr=0.1"
 
 # The main table: PEP-FedPT, what it is compared with, its control without priors, and ours; three seeds
 runs $main --methods cue,ncm,pep,fedvpt,fedvpt_deep --seeds 0,1,2 \
@@ -52,7 +53,16 @@ runs $main --methods none --seeds 0 \
     --variant "fedvpt: method.prompts=50" \
     --variant "fedvpt: method.prompts=100" \
     --variant "pep: method.class_average=holders" \
-    --variant "pep: backbone.feature_norm=10 training.head_lr=0.1 training.prompt_lr=0.1"
+    --variant "pep: $one_rate" --variant "fedvpt: $one_rate"
+
+# The paper's one rate, with features of length 10, against the pair of rates: validation images choose
+runs $main --methods none --seeds 0,1,2 --variant "head: $one_rate"
+runs validation cifar100 cifar100-pathological --methods head --seeds 0,1,2 evaluation.on=validation \
+    --variant "head: $one_rate"
+runs validation cifar100 cifar100-pathological --methods fedvpt,pep,fedvpt_deep,fedpr,sgpt,pfedpg,ppt --seeds 0 \
+    evaluation.on=validation --variant "fedvpt: $one_rate" --variant "pep: $one_rate" \
+    --variant "fedvpt_deep: $one_rate" --variant "fedpr: $one_rate" --variant "sgpt: $one_rate" \
+    --variant "pfedpg: $one_rate" --variant "ppt: $one_rate"
 
 # The other splits
 for split in cifar100-dirichlet:cifar100 tinyimagenet-pathological:tiny-imagenet pacs:pacs; do
