@@ -13,7 +13,7 @@ import results
 import results_figures
 import results_mixing
 import results_paper
-from results_shown import CLAIMS, MAIN, MIXING, PEP_EVEN, SPLITS
+from results_shown import CLAIMS, MAIN, MIXING, ONE_RATE, PEP_EVEN, SPLITS, VALIDATION
 
 from fedcue.grid.options import BETWEEN_SETTINGS
 from fedcue.grid.table import Entry, RunTable
@@ -104,6 +104,17 @@ def test_differences_pair_clients_and_seeds(tmp_path: Path) -> None:
     assert len(table.splitlines()) == 3
     half = 3.1824 * 0.0816497 / 2 * 100  # Student's t of four values 0, 10, 20, 10
     assert f"PEP-FedPT − FedVPT | +10.0 | {10 - half:+.1f} to {10 + half:+.1f} | +5.0, +15.0 |" in table
+
+
+def test_the_papers_one_rate_is_chosen_on_validation_images_and_reported_on_test_images(
+    tmp_path: Path,
+) -> None:
+    keep(tmp_path, "pep", 0.6, table=VALIDATION)
+    keep(tmp_path, f"pep: {ONE_RATE}", 0.7, table=VALIDATION)
+    keep(tmp_path, f"pep: {ONE_RATE}", 0.8, log_prior_mean=0.9, log_prior_heldout_mean=0.85)
+    table = results.pages(tmp_path)["one-rate"]
+    assert "| PEP-FedPT | 60.0 | 70.0 | 80.0 | 70.0 | 90.0 | 85.0 |" in table
+    assert "| FedVPT | – | – | – | – | – | – |" in table
 
 
 @pytest.mark.parametrize(
@@ -212,7 +223,7 @@ def test_the_plan_is_made_of_compare_commands_that_can_be_run(tmp_path: Path) ->
 def test_everything_that_is_shown_is_planned(tmp_path: Path) -> None:
     planned = commands(tmp_path)
     tables = {Path(words[words.index("--table") + 1]).stem for words in planned}
-    assert {*SPLITS, MIXING} <= tables
+    assert {*SPLITS, MIXING, VALIDATION} <= tables
     methods = {name for words in planned for name in words[words.index("--methods") + 1].split(",")}
     variants = {words[n + 1] for words in planned for n, word in enumerate(words) if word == "--variant"}
     names = methods | {variant.replace(",", ", ") for variant in variants}
