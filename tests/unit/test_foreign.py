@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from support.memory import peak_bytes
 
-from fedcue.after.predict import load, load_memories
+from fedcue.after.predict import load
+from fedcue.after.trained import load_memories
 from fedcue.data.readers.manifest import Manifest
 from fedcue.errors import ConfigError, DataError, RunFolderError
 from fedcue.foreign import csv_of, expanded, ordinary, text_of

@@ -10,15 +10,14 @@ from typing import Any, Literal
 
 import torch
 from numpy.typing import ArrayLike
-from safetensors.torch import load_file
 from torch import Tensor
 
 from fedcue.after.hub import found
 from fedcue.after.images import OnePass, Picture, read_images
+from fedcue.after.trained import check_sizes, load_memories, load_state
 from fedcue.clients.priors import UNKNOWN, as_counts, as_priors, estimate_priors
 from fedcue.config.sections import EvaluationOptions
 from fedcue.errors import ConfigError, FedcueError, RunFolderError, unknown
-from fedcue.foreign import ordinary
 from fedcue.machine import network
 from fedcue.methods.base import Method
 from fedcue.methods.client import Client
@@ -216,8 +215,10 @@ def load(
 def _model(folder: Path, description: Mapping[str, Any], trusted: Collection[str]) -> Model:
     options = {key: value for key, value in description["method"].items() if key != "name"}
     method = METHODS.get(description["method"]["name"], trusted).model_validate(options)
+    assert isinstance(method, Method)
     sizes = Sizes(**description["setting"])
-    tensors = load_file(ordinary(folder / "model.safetensors"))
+    tensors, memories = load_state(folder), load_memories(folder)
+    check_sizes(method.table(sizes), tensors, *(memory.tensors for memory in memories.values()))
     clients = {int(client): dict(about) for client, about in description["clients"].items()}
     for about in clients.values():
         if "class_priors" in about:
@@ -225,10 +226,9 @@ def _model(folder: Path, description: Mapping[str, Any], trusted: Collection[str
     backbone = load_backbone(backbone_of(folder, description), description["image_size"])
     state = ServerState(description["rounds"], tensors)
     classes, seed = tuple(map(str, description["classes"])), int(description["seed"])
-    assert isinstance(method, Method)
     feature_norm = description["backbone"].get("feature_norm")
     model = PromptedViT(backbone, description.get("precision", "float32"), feature_norm)
-    memories, unlabelled = load_memories(folder), _unlabelled(description)
+    unlabelled = _unlabelled(description)
     return Model(model, method, state, sizes, seed, classes, clients, memories, unlabelled)
 
 
@@ -276,14 +276,3 @@ def _description(folder: Path) -> dict[str, Any]:
     if not isinstance(description, dict) or description.get("format") != _FORMAT:
         raise RunFolderError(f"{path} is not of format {_FORMAT}, which this fedcue reads. Repeat the run.")
     return description
-
-
-def load_memories(folder: Path) -> dict[int, ClientMemory]:
-    """Return what the clients of a finished run remember."""
-    path = folder / "clients.safetensors"
-    tensors = load_file(path) if ordinary(path).exists() else {}
-    memories: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        client, _, own = name.partition("/")
-        memories.setdefault(int(client), {})[own] = tensor
-    return {client: ClientMemory(own) for client, own in memories.items()}

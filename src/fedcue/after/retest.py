@@ -8,23 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 
-from fedcue.after.predict import load_memories
+from fedcue.after.trained import check_sizes, load_memories, load_state
 from fedcue.clients.federation import load_federation
+from fedcue.clients.roster import Roster
 from fedcue.config.layers import dump, load_folder, parse
 from fedcue.config.settings import RunConfig
 from fedcue.config.words import folder_name
 from fedcue.errors import ConfigError, RunFolderError
 from fedcue.evaluate.accuracy import Accuracies
-from fedcue.foreign import ordinary
+from fedcue.foreign import STRANGE
 from fedcue.machine import network
 from fedcue.record.folder import RunFolder, read_metrics, read_summary
 from fedcue.rounds.engine import tested
 from fedcue.rounds.executor import engine_for
 from fedcue.rounds.observers import Stage
 from fedcue.rounds.result import Result, describe_model
-from fedcue.types import ServerState
+from fedcue.rounds.resume import check_state
+from fedcue.types import ClientMemory, ServerState
 
 TEST_ONLY = (
     "method.logit_prior",
@@ -61,14 +62,13 @@ def retest(
     if place.resolve() == folder.resolve():
         raise ConfigError(f"{place} is the run itself, which is never changed. Give another --out.")
     summary = read_summary(folder)
-    state = _state(folder, int(summary["rounds"]))
     with network(fetch):
         federation = load_federation(config, tell)
+    state, memories = _trained(folder, summary, federation.roster)
     target, started = RunFolder(place), time.perf_counter()
     target.open(overwrite=overwrite)
     try:
         with federation.host.stop.on_signals(), engine_for(federation, tell) as engine:
-            memories = load_memories(folder)
             found = tested(engine, state, memories, last=True)
             insight = engine.insight(state, memories, found)
         target.write_config(dump(config))
@@ -109,11 +109,17 @@ def _changed(folder: Path, overrides: Mapping[str, Any], trusted: Collection[str
     return after
 
 
-def _state(folder: Path, rounds: int) -> ServerState:
+def _trained(
+    folder: Path, summary: Mapping[str, Any], roster: Roster
+) -> tuple[ServerState, dict[int, ClientMemory]]:
+    """Return what was trained, at the server and at its clients; it must be what the method has here."""
     try:
-        return ServerState(rounds, load_file(ordinary(folder / "model.safetensors")))
-    except (OSError, SafetensorError) as error:
+        state, memories = ServerState(int(summary["rounds"]), load_state(folder)), load_memories(folder)
+        check_sizes(roster.table, state.tensors, *(memory.tensors for memory in memories.values()))
+    except (*STRANGE, SafetensorError) as error:
         raise RunFolderError(f"{folder} does not hold a trained model: {error}. Finish the run.") from error
+    check_state(roster, state)
+    return state, memories
 
 
 def _rounds(folder: Path, found: Accuracies) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ class FedCOF(Untrained):
 
     name: ClassVar[str] = "fedcof"
 
-    parts: int = fm.Field(default=1, ge=1, description=PARTS)
+    parts: int = fm.Field(default=1, ge=1, le=1000, description=PARTS)
     shrinkage: float = fm.Field(default=1.0, ge=0, description="added to the diagonal of covariances (gamma)")
 
     def replies(self, sizes: fm.Sizes) -> list[fm.TensorSpec]:

@@ -25,6 +25,9 @@ WEIGHTS = "model.safetensors"
 FILES = ("config.json", WEIGHTS)
 EMBEDDED = "embedded"
 _MAX_IMAGE_SIZE = 4096
+_MAX_SIDE = 90
+"""Patches along a side at most: the time of a pass grows with the fourth power of it."""
+
 Shape = tuple[int, ...]
 _IGNORED = ("head.", "head_dist.", "fc_norm.", "mask_token")
 _HEADS = {"huge": 16, "giant_patch14_dinov2": 24, "giant_patch14_reg4_dinov2": 24, "giant": 16}
@@ -157,10 +160,11 @@ def _architecture(
     prefix = 1 + registers if on_prefix else 0
     size = image_size or _input_size(weights, pretrained) or math.isqrt(positions - prefix) * patch
     heads = _heads(config, width)
-    if channels != 3 or patch < 1 or size < patch or size % patch or size > _MAX_IMAGE_SIZE:
+    largest = min(_MAX_IMAGE_SIZE // patch, _MAX_SIDE) * patch if patch else 0
+    if channels != 3 or patch < 1 or size < patch or size % patch or size > largest:
         raise BackboneError(
             f"Image size {shown(size)} does not fit backbone {weights}: its patches are {patch} pixels wide "
-            f"on {channels} channels. Give a multiple of {patch} up to {_MAX_IMAGE_SIZE}."
+            f"on {channels} channels. Give a multiple of {patch} up to {largest}."
         )
     if heads < 1 or width % heads:
         raise BackboneError(

@@ -7,11 +7,13 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from support import SMALL
 from typer.testing import CliRunner
 
@@ -182,3 +184,34 @@ def test_settings_of_training_are_refused(finished: Path) -> None:
         retest(finished, [], finished)
     with pytest.raises(RunFolderError, match="holds no config.toml"):
         retest(finished / "nowhere", [])
+
+
+@pytest.mark.timeout(120)  # a pass over so many prompts would take hours
+@pytest.mark.parametrize(
+    ("name", "tensors"),
+    [
+        ("model.safetensors", {"shared_prompts": torch.zeros(200_000, 16)}),
+        ("model.safetensors", {"head": torch.zeros(3)}),
+        ("clients.safetensors", {"no number/head": torch.zeros(3)}),
+        ("clients.safetensors", None),
+        ("summary.json", {"rounds": "two"}),
+    ],
+)
+def test_what_was_trained_must_be_what_the_method_has(
+    finished: Path, tmp_path: Path, name: str, tensors: dict[str, Any] | None
+) -> None:
+    folder = shutil.copytree(finished, tmp_path / "run")
+    if name.endswith("json"):
+        known = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**known, **(tensors or {})}))
+    elif tensors is None:
+        (folder / name).write_bytes(b"no tensors")
+    else:
+        known = load_file(folder / name) if (folder / name).exists() else {}
+        save_file({**known, **tensors}, folder / name)
+    with pytest.raises(RunFolderError, match="does not hold a trained model"):
+        retest(folder, ["evaluation.priors=uniform"], tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+    if name != "summary.json":
+        with pytest.raises(RunFolderError, match="does not hold a usable model"):
+            fedcue.load(folder)

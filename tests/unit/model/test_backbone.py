@@ -271,6 +271,15 @@ def test_an_image_size_the_patch_does_not_divide_is_refused(tmp_path: Path) -> N
         load_backbone(str(folder), 36)
 
 
+@pytest.mark.parametrize("size", [728, 4096])
+def test_an_image_size_of_so_many_patches_that_a_pass_never_ends_is_refused(
+    tmp_path: Path, size: int
+) -> None:
+    folder = write_folder(tmp_path / "b", random_tensors(), CONFIG)
+    with pytest.raises(BackboneError, match=f"{size} does not fit.*multiple of 8 up to 720"):
+        load_backbone(str(folder), image_size=size)
+
+
 def test_a_hub_id_without_network_says_how_to_give_a_folder() -> None:
     with pytest.raises(BackboneError, match="backbone=FOLDER"):
         load_backbone("timm/vit_base_patch16_224.orig_in21k")
