@@ -96,6 +96,8 @@ def print_result(console: Console, result: Result) -> None:
     """Print a run's accuracies and where they are."""
     summary = result.summary
     heldout, recent = summary["heldout_mean_accuracy"], summary.get("last_rounds_mean_accuracy")
+    if recent == summary["mean_accuracy"]:  # one test: its mean says nothing more
+        recent = None
     console.print(
         f"mean accuracy [bold]{summary['mean_accuracy']:.1%}[/], worst client {summary['worst_accuracy']:.1%}"
         + (f", held-out clients {heldout:.1%}" if heldout is not None else "")

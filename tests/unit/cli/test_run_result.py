@@ -31,6 +31,10 @@ SUMMARY = {
             "mean accuracy 91.0%, worst client 52.0%  (65 s)",
         ),
         (
+            {**SUMMARY, "last_rounds_mean_accuracy": 0.91},
+            "mean accuracy 91.0%, worst client 52.0%, held-out clients 73.0%  (65 s)",
+        ),
+        (
             {**SUMMARY, "tested_again": {"seconds": 3.2}, "last_rounds_mean_accuracy": None},
             "mean accuracy 91.0%, worst client 52.0%, held-out clients 73.0%  (tested again in 3 s)",
         ),
