@@ -81,10 +81,10 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str] | None = None) -> None:
+def write_tensors(path: Path, tensors: Tensors) -> None:
     """Write a safetensors file whole or not at all; equal tensors give equal bytes."""
     ordered = {name: tensors[name].contiguous().cpu() for name in sorted(tensors)}
-    write_bytes(path, save(ordered, dict(metadata) if metadata else None))
+    write_bytes(path, save(ordered))
 
 
 def without_formula(value: Any) -> Any:

@@ -21,6 +21,9 @@ Array = NDArray[Any]
 MAX_BYTES = 2**28
 """Bytes of a file of tensors at most: prompts, prototypes and what is known of some images are far fewer."""
 
+_MOST = 2**16
+"""Bytes that are read of the end of a file."""
+
 
 @dataclass(frozen=True)
 class Client:
@@ -43,10 +46,10 @@ def last_words(folder: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _end_of(path: Path, most: int = 2**16) -> str:
+def _end_of(path: Path) -> str:
     with open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - most))
-        return file.read(most).decode(errors="replace")
+        file.seek(max(0, path.stat().st_size - _MOST))
+        return file.read(_MOST).decode(errors="replace")
 
 
 def is_written(folder: Path) -> bool:

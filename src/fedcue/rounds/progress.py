@@ -41,7 +41,7 @@ def size(number: float) -> str:
     return f"{number:.3g} GB"
 
 
-def _sparkline(values: Sequence[float], width: int = 16) -> str:
+def _sparkline(values: Sequence[float], width: int) -> str:
     """Draw the last values (0 to 1) as a row of bars."""
     return "".join(_BARS[min(7, int(value * 8))] for value in values[-width:])
 

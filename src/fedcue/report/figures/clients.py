@@ -49,8 +49,8 @@ def _client_label(client: Client) -> str:
     return f"{shorten(client.name)}{domain}{', held out' if client.heldout else ''}"
 
 
-def _worst(tested: Sequence[Client], how_many: int = 3) -> str:
-    return ", ".join(f"{shorten(client.name)} {client.accuracy or 0:.1%}" for client in tested[:how_many])
+def _worst(tested: Sequence[Client]) -> str:
+    return ", ".join(f"{shorten(client.name)} {client.accuracy or 0:.1%}" for client in tested[:3])
 
 
 def worst_clients(groups: Sequence[RunGroup]) -> list[tuple[str, str]]:
