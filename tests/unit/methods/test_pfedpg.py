@@ -189,3 +189,9 @@ def test_the_first_generator_is_drawn_with_a_variance_of_one_over_the_width():
         assert values.shape == (192, 192)
         assert values.var().item() == pytest.approx(1 / 192, rel=0.03)
         assert (3 / 192) ** 0.5 * 0.999 < values.abs().max() <= (3 / 192) ** 0.5
+
+
+@pytest.mark.parametrize(("options", "vectors"), [({}, 1), ({"descriptor_vectors": "prompts"}, 7)])
+def test_a_client_is_described_by_one_vector_or_by_one_for_each_prompt(options, vectors, federation):
+    tiny = federation(PFedPG(prompts=7, **options), images=8)
+    assert tiny.run(1).state.tensors["descriptors"].shape == (3, vectors, 32)
