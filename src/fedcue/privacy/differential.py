@@ -45,7 +45,9 @@ class DifferentialPrivacy(Privacy):
     colluding: int = Field(
         default=0, ge=0, description="clients of a sum whose shares of the noise do not count (distributed)"
     )
-    max_epsilon: float = Field(default=8.0, gt=0, description="a run that would spend more is refused")
+    max_epsilon: float = Field(
+        default=8.0, gt=0, le=1_000_000, description="a run that would spend more is refused"
+    )
     delta: float = Field(
         default=1e-5, gt=0, lt=1, description="the probability with which epsilon may be exceeded"
     )
