@@ -1,4 +1,15 @@
-"""Federated prompt tuning of Vision Transformers."""
+"""Federated prompt tuning of Vision Transformers.
+
+For example::
+
+    config = fedcue.configure("default", ["method=fedvpt", "rounds=2"])
+    result = fedcue.run(config, "runs/first")
+    model = fedcue.load(result.folder)
+    print(result.mean_accuracy, model.predict("image.png").labels)
+
+Images of your own are a folder (``fedcue.configure("own", ["data.root=FOLDER"])``) or are given in Python
+(``fedcue.from_examples``).
+"""
 
 from __future__ import annotations
 

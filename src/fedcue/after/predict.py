@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,14 +53,14 @@ class Predictions:
 class Model:
     """A trained model: the frozen backbone, the method and its tensors."""
 
-    model: PromptedViT
+    model: PromptedViT = field(repr=False)
     method: Method
-    state: ServerState
+    state: ServerState = field(repr=False)
     sizes: Sizes
     seed: int
     classes: tuple[str, ...]
-    clients: Mapping[int, Mapping[str, Any]]
-    memories: Mapping[int, ClientMemory]
+    clients: Mapping[int, Mapping[str, Any]] = field(repr=False)
+    memories: Mapping[int, ClientMemory] = field(repr=False)
     unlabelled: tuple[float, float]
     """Concentration of the clients' class mixes, and the temperature of the scores that estimate one."""
 

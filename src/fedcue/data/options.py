@@ -31,7 +31,7 @@ class DataOptions(Options):
 
     root: Path | None = Field(
         None,
-        description="folder of a local copy; without it the data is downloaded",
+        description="your images, or a copy of a named dataset, which is downloaded without it",
         json_schema_extra=_MACHINE,
     )
     classes: tuple[str, ...] | None = Field(None, description="keep only these classes, in this order")

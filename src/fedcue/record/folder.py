@@ -70,7 +70,8 @@ class RunFolder:
             )  # killed before that, there is nothing yet
             if begun and not (overwrite or resume):
                 raise RunFolderError(
-                    f"{self.path} is not empty. Give another --out, --resume to go on, or --overwrite."
+                    f"{self.path} is not empty. Give another --out, --resume to go on, or --overwrite (in "
+                    "Python: out, resume=True or overwrite=True)."
                 )
             if resume and not (self.path / "config.toml").is_file():
                 raise RunFolderError(f"{self.path} holds no run to resume. Start one without --resume.")
