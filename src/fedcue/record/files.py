@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,20 @@ def read_json(path: Path) -> Any:
         return json.loads(text_of(path))
     except (OSError, ValueError, RecursionError) as error:
         raise RunFolderError(f"{path} is damaged: {error}. Repeat the run.") from error
+
+
+def not_plain(folder: Path, ours: Iterable[Path]) -> Iterator[Path]:
+    """Yield links, pipes and the like in place of a run's files, and what in its log leads out of the folder.
+
+    Trackers make links of their own there.
+    """
+    for entry in ours:
+        if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):
+            yield entry
+    for entry in (folder / "log").rglob("*"):
+        inside = Path(os.path.realpath(entry)).is_relative_to(os.path.realpath(folder))
+        if not inside or not (entry.is_symlink() or entry.is_file() or entry.is_dir()):
+            yield entry
 
 
 _EARLIER = re.compile(r"config-round-(\d{6,9})\.toml")

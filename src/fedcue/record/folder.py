@@ -24,6 +24,7 @@ from fedcue.record.checkpoint import Checkpoints
 from fedcue.record.files import (
     explained,
     is_earlier_settings,
+    not_plain,
     read_json,
     without_formula,
     write_json,
@@ -55,10 +56,10 @@ class RunFolder:
         with explained(self.path):
             entries = list(self.path.iterdir()) if self.path.is_dir() else []
             foreign = [entry.name for entry in entries if not _is_ours(entry)]
-            strange = [entry for entry in entries if _is_ours(entry) and not _is_plain(entry)]
+            strange = next(not_plain(self.path, filter(_is_ours, entries)), None)
             if strange and resume:
                 raise RunFolderError(
-                    f"{strange[0]} is a link or a pipe: what is written would go elsewhere. Put the file "
+                    f"{strange} is a link or a pipe: what is written would go elsewhere. Put the file "
                     "itself there, or give another --out."
                 )
             if foreign and not resume:
@@ -197,10 +198,6 @@ class RunFolder:
 
 def _is_ours(entry: Path) -> bool:
     return entry.name in OURS or is_earlier_settings(entry.name) or _is_unfinished(entry)
-
-
-def _is_plain(entry: Path) -> bool:
-    return (entry.is_file() or entry.is_dir()) and not entry.is_symlink()
 
 
 def _is_unfinished(entry: Path) -> bool:

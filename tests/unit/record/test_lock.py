@@ -81,6 +81,14 @@ def test_a_link_or_a_pipe_in_place_of_a_file_is_neither_written_nor_waited_for(t
             RunFolder(folder).open(resume=True)
         assert not is_written(folder)
         (folder / name).unlink()
+    (folder / "log").mkdir()
+    for name, target in (("tensorboard", tmp_path / "elsewhere"), ("loop", "../../run/../loop")):
+        (folder / "log" / name).symlink_to(target)
+        with pytest.raises(RunFolderError, match=re.escape(f"{name} is a link or a pipe")):
+            RunFolder(folder).open(resume=True)
+        (folder / "log" / name).unlink()
+    (folder / "log" / "wandb").mkdir()
+    (folder / "log" / "wandb" / "latest").symlink_to("run-1")  # as trackers make them
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / ".round-000001.ckpt.part").symlink_to(tmp_path / "new")
     (folder / "checkpoints" / ".round-000002.ckpt.part").write_text("half")
