@@ -21,9 +21,14 @@ from fedcue.aggregate.closed_form import (
     whitening,
 )
 from fedcue.methods.cue import Cue
-from fedcue.methods.pep import class_scores, mean_centroids, move_prototypes
+from fedcue.methods.pep import class_scores, collect_centroids, move_prototypes
 from fedcue.methods.statistics_head import class_statistics
 from fedcue.types import TensorTable
+
+
+def first_prototypes(total: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    """Return the mean centroid of every class's holders, and which classes have one."""
+    return {"prototypes": total / weight.clamp(min=1)[:, None], "has_prototype": weight > 0}
 
 
 class Mixed(Cue):
@@ -67,8 +72,7 @@ class Mixed(Cue):
 
     def start(self, sizes: fm.Sizes, seed: int, sums: fm.Sums) -> fm.ServerState:
         """Make the head of the final block's class means, prototypes of the others'."""
-        first = mean_centroids(sums.total("centroids")[1:], sums.total("holds"))
-        kept = {name: first[name] for name in ("prototypes", "has_prototype")}
+        kept = first_prototypes(sums.total("centroids")[1:], sums.total("holds"))
         final = replace(sums, tensors={**sums.tensors, "centroids": sums.tensors["centroids"][:1]})
         return fm.ServerState(0, {**super().start(sizes, seed, final).tensors, **kept})
 
@@ -138,14 +142,14 @@ class Tied(Cue):
             *specs,
             fm.server("prototypes", mean),
             fm.server("has_prototype", classes, dtype=torch.bool),
-            fm.server("centroid_sums", mean),
-            fm.server("centroid_weights", classes),
+            fm.server("centroid_sums", mean, fm.zeros),
+            fm.server("centroid_weights", classes, fm.zeros),
             fm.server("transform", (sizes.width, sizes.width)),
         ]
 
     def start(self, sizes: fm.Sizes, seed: int, sums: fm.Sums) -> fm.ServerState:
         """Keep prototypes and the whitening beside the head."""
-        first = mean_centroids(sums.total("centroids"), sums.total("holds"))
+        first = first_prototypes(sums.total("centroids"), sums.total("holds"))
         means, counts = first["prototypes"][0], sums.total("holds")
         transform = whitening(covariance(sums.total("moments"), means, counts))
         return fm.ServerState(
@@ -160,9 +164,7 @@ class Tied(Cue):
 
     def aggregate(self, state: fm.ServerState, sums: fm.Sums) -> fm.ServerState:
         """Average prompts; every ``period`` rounds move the prototypes and make a head of them."""
-        tensors = {**state.tensors, "prompts": sums.mean("prompts")}
-        tensors["centroid_sums"] = tensors["centroid_sums"] + sums.total("centroids")
-        tensors["centroid_weights"] = tensors["centroid_weights"] + sums.total("holds")
+        tensors = collect_centroids({**state.tensors, "prompts": sums.mean("prompts")}, sums)
         if (state.round + 1) % self.period == 0:
             tensors |= move_prototypes(tensors, self.momentum)
             prototypes, known = tensors["prototypes"][0], tensors["has_prototype"]

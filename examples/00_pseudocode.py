@@ -99,7 +99,8 @@ def main(rounds: int = 2, overrides: tuple[str, ...] = ()) -> dict[str, Tensor]:
         )
         for client in federation.clients
     }
-    theta = roster.table.first(config.seed)  # H, P_S and P_C
+    first = roster.table.first(config.seed)
+    theta = {name: first[name] for name in roster.table.trained}  # H, P_S and P_C
     with torch.no_grad():
         warm = [data[client] for client in roster.schedule.first()]
         prototypes, _ = mean_of_holders([centroids(bare_cls(vit, x), y, classes) for x, y, _ in warm])

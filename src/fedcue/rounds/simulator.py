@@ -73,7 +73,7 @@ class Simulator(ABC):
             outcomes = self._map(train, packed)
         else:
             groups = iter(lambda: list(islice(packed, self.together)), [])
-            clients = (([sent[0] for sent, _ in group], group) for group in groups)
+            clients = (([sent.client for (sent, _), _ in group], group) for group in groups)
             outcomes = chain.from_iterable(self._map(train_in_one_batch, clients))
         for outcome in outcomes:
             if isinstance(outcome, Failure):
