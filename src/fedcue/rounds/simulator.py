@@ -230,3 +230,9 @@ STEPS: Mapping[str, Callable[..., Any]] = {
     step.__name__: step for step in (warm_up, train, train_in_one_batch, test)
 }
 """What a client can be asked to do, by name."""
+
+
+def first_client(job: tuple[Any, ...]) -> int:
+    """Return the client that a job of any of these steps is about, or the first of several."""
+    about = job[0] if isinstance(job[0], int) else job[0][0]
+    return about.client if isinstance(about, Download) else int(about)

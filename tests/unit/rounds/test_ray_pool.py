@@ -11,7 +11,9 @@ from support.fake_ray import Actor, Died, FakeRay
 from fedcue.errors import ConfigError, Interrupted, WorkersLost
 from fedcue.rounds.on_ray import pool as pools
 from fedcue.rounds.on_ray.cluster import Cluster
-from fedcue.rounds.on_ray.pool import AHEAD, MOST_LOSSES, Pool
+from fedcue.rounds.on_ray.pool import AHEAD, MOST_LOSSES, Pool, Visit
+from fedcue.rounds.simulator import STEPS, Simulator
+from fedcue.types import ClientMemory, Download
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +32,29 @@ def made(ray: FakeRay, most: int = 0, timeout: float = 600.0, check: Any = lambd
 
 def jobs(count: int) -> list[tuple[int]]:
     return [(client,) for client in range(count)]
+
+
+@pytest.mark.parametrize("step", ["warm_up", "train", "train_in_one_batch", "test"])
+def test_a_visit_knows_its_client_whatever_its_step(step: str) -> None:
+    """Jobs are those that a simulator makes, as it hands them to its workers."""
+
+    class Noting(Simulator):
+        def _map(self, function: Any, jobs: Any) -> Any:
+            assert function is STEPS[step]
+            seen.extend(Visit(number, step, job).client for number, job in enumerate(jobs))
+            return iter(())
+
+    seen: list[int] = []
+    simulator = object.__new__(Noting)
+    simulator.together = 2 if step == "train_in_one_batch" else 1
+    downloads = [(Download(client, 0, {}), ClientMemory()) for client in (7, 3, 5)]
+    if step == "warm_up":
+        list(simulator.warm_up([7, 3, 5]))
+    elif step == "test":
+        list(simulator.test([([sent.client, 1], sent, memory, True) for sent, memory in downloads]))
+    else:
+        list(simulator.train(downloads))
+    assert seen == ([7, 5] if step == "train_in_one_batch" else [7, 3, 5])
 
 
 def test_results_come_in_the_order_of_the_jobs_and_all_nodes_work() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from fedcue.errors import FedcueError, WorkersLost
 from fedcue.rounds.on_ray.cluster import Cluster
 from fedcue.rounds.on_ray.worker import Arrival, Worker
+from fedcue.rounds.simulator import first_client
 
 POLL = 0.2
 """Seconds between two looks at what else happened: a signal, a node that came or went."""
@@ -46,8 +47,7 @@ class Visit:
     @property
     def client(self) -> int:
         """The client it is about, or the first of several."""
-        first = self.job[0]
-        return int(first if isinstance(first, int) else first[0])
+        return first_client(self.job)
 
 
 @dataclass(eq=False)
