@@ -124,6 +124,7 @@ def keep_settings(config: RunConfig, folder: Path, checkpoint: Checkpoint) -> No
             f"rounds={round_} or more, or another --out."
         )
     keep_settings_until(folder, tomli_w.dumps(held) if _changes(held, now) else None, round_)
+    changed_settings(config, folder)  # what cannot be told is said now and not after the last round
 
 
 def changed_settings(config: RunConfig, folder: Path) -> list[dict[str, Any]]:

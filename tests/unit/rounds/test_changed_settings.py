@@ -11,7 +11,7 @@ from support import SMALL
 
 import fedcue
 from fedcue.config.layers import load, load_folder
-from fedcue.errors import RunFolderError
+from fedcue.errors import ConfigError, RunFolderError
 from fedcue.rounds import resume
 
 HEAD = [*SMALL, "method=head", "workers=1"]
@@ -86,3 +86,12 @@ def test_a_run_does_not_lose_rounds_that_it_has(tmp_path: Path) -> None:
     ):
         fedcue.run(load("default", [*HEAD, "rounds=0", "training.lr=0.1"]), folder, resume=True)
     assert (folder / "config.toml").read_text() == before
+
+
+def test_earlier_settings_that_cannot_be_read_are_said_before_any_round(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "run")
+    (folder / "config-round-000000.toml").write_text("method = 3")
+    before = (folder / "metrics.jsonl").read_bytes()
+    with pytest.raises(ConfigError):
+        fedcue.run(load("default", [*HEAD, "rounds=2", "training.lr=0.1"]), folder, resume=True)
+    assert (folder / "metrics.jsonl").read_bytes() == before
