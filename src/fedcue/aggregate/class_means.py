@@ -62,7 +62,9 @@ def dealt(labels: Tensor, parts: int, generator: Generator) -> Tensor:
     order = shuffled[labels[shuffled].argsort(stable=True)]
     of_class = labels[order].contiguous()
     number = torch.arange(len(labels)) - torch.searchsorted(of_class, of_class)  # within the class
-    return torch.empty_like(labels).index_copy(0, order, number % parts)
+    part = torch.empty_like(labels)
+    part[order] = number % parts
+    return part
 
 
 class MomentSums:

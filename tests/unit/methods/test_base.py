@@ -237,6 +237,8 @@ def test_under_privacy_statistics_see_an_even_prior_and_otherwise_the_clients_ow
     seen = replace(client, hide_priors=True).described()
     for log_priors in (seen.log_priors, seen.samples.log_priors):
         torch.testing.assert_close(log_priors, torch.full((4,), 0.25).log())
+    several = replace(client, hide_priors=True, log_priors=torch.zeros(3, 4)).described()
+    torch.testing.assert_close(several.log_priors, torch.full((3, 4), 0.25).log())
 
 
 def test_a_client_is_in_its_first_round_and_open_unless_it_is_told_otherwise() -> None:
