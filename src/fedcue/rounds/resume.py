@@ -92,7 +92,8 @@ def _settings(given: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
 
 
 def _now(config: RunConfig) -> dict[str, Any]:
-    return {**dump(config), "environment": environment()}
+    """Return the settings asked for as a folder would give them back, and the versions of now."""
+    return _settings({**dump(config), "environment": environment()}, config)
 
 
 def keep_settings(config: RunConfig, folder: Path, checkpoint: Checkpoint) -> None:

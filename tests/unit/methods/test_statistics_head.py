@@ -93,7 +93,7 @@ def test_where_no_class_has_two_holders_the_means_are_taken_as_they_are(federati
 
 def test_there_are_no_rounds_and_under_privacy_features_have_length_one():
     assert NCM.fixed == {"rounds": 0}
-    assert NCM.under_dp == {"backbone.feature_norm": 1.0}
+    assert NCM.under_dp == {"backbone.feature_norm": 1.0, "privacy.head_share": 0.9}
 
 
 def test_single_replies_are_needed_for_whitening_by_class_means_alone():
