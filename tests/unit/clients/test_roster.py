@@ -6,11 +6,13 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
-from support.tables import roster_with
+from support.tables import roster_of, roster_with
 
 from fedcue.clients.roster import Roster
+from fedcue.config.layers import load
 from fedcue.errors import ConfigError
 from fedcue.privacy.stream import NoiseStream
+from fedcue.secure.refusals import SecureSumError
 from fedcue.types import Sizes
 
 KRUM = ("aggregate=krum", "aggregate.attackers=1", "clients_per_round=6")
@@ -121,6 +123,15 @@ def test_a_secure_sum_before_round_0_needs_two_clients_if_there_is_one(method, r
     settings = (f"method={method}", "aggregate=secure", "clients_per_round=6", "warm_start=1")
     with pytest.raises(ConfigError, match="warm_start=1. Give warm_start=2") if refused else nullcontext():
         roster_with(*settings)
+
+
+@pytest.mark.parametrize(("asked", "refused"), [(511, False), (512, True)])
+def test_shares_of_noise_without_room_in_a_sum_are_refused_before_the_run(asked: int, refused: bool) -> None:
+    """Words of 53 bits leave room for 1,023 of them, of which noise has half."""
+    settings = ("method=fedvpt", "aggregate=secure", "aggregate.limit=2097152", f"clients_per_round={asked}")
+    told = "over 1024 clients may not fit"
+    with pytest.raises(SecureSumError, match=told) if refused else nullcontext():
+        roster_of(load("default", [*settings, "privacy=dp", "privacy.where=distributed"]), clients=520)
 
 
 def test_a_method_that_does_not_fit_the_backbone_is_refused() -> None:
