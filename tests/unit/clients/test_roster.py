@@ -125,6 +125,12 @@ def test_a_secure_sum_before_round_0_needs_two_clients_if_there_is_one(method, r
         roster_with(*settings)
 
 
+@pytest.mark.parametrize("method", ["ppt", "pep", "pfedpg"])  # keeps tensors, asks before round 0, needs each
+def test_images_are_not_pooled_for_a_method_that_knows_clients_apart(method: str) -> None:
+    with pytest.raises(ConfigError, match=f"method={method} has no meaning"):
+        roster_with(f"method={method}", "pooled=true")
+
+
 @pytest.mark.parametrize(("asked", "refused"), [(511, False), (512, True)])
 def test_shares_of_noise_without_room_in_a_sum_are_refused_before_the_run(asked: int, refused: bool) -> None:
     """Words of 53 bits leave room for 1,023 of them, of which noise has half."""
