@@ -150,6 +150,13 @@ def test_the_head_before_round_0_gets_its_share_of_the_budget_and_rounds_the_res
     assert together == pytest.approx(4, rel=1e-6)
 
 
+def test_what_a_journal_says_was_released_is_spent() -> None:
+    spent = budget_of("privacy.max_epsilon=4", "rounds=3").fresh()
+    spent.recount([([0, 2], 1.0), ([2], 0.5)])
+    assert spent.ledger.releases == {0: 1.0, 2: 1.5}
+    assert spent.epsilon > 0
+
+
 @given(
     st.floats(-9, 6).map(lambda power: 10**power),
     st.floats(1e-9, 1 - 1e-9),
