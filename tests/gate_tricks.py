@@ -91,6 +91,8 @@ TRICKS = {
     "no host": b"POST " + GOOD.encode() + b" HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
     "a null in a header": head(GOOD, BODY, "flwr-signature: a\0b"),
     "a line in a header": head(GOOD, BODY, "flwr-signature: a\rflwr-public-key: b"),
+    "an escape in a header": head(GOOD, BODY, "flwr-signature: \x1b[2J"),
+    "8 bits in a header": head(GOOD, BODY, "flwr-signature: \x9b2J"),
     "an upgrade": head(GOOD, BODY, "Upgrade: websocket", "Connection: Upgrade"),
     "an upgrade to HTTP/2": head(GOOD, BODY, "Upgrade: h2c"),
     "an expectation": head(GOOD, "Content-Length: 5", "Expect: 100-continue") + b"hello",

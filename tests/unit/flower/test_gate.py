@@ -107,7 +107,7 @@ def test_what_a_node_sends_arrives_untouched_and_nothing_else_does(gate: tuple[F
         "flwr-signature": "c2ln",
         "flwr-timestamp": "2026-01-01T00:00:00+00:00",
     }
-    more = {"content-type": "application/x-protobuf", "flwr-package-version": "1.41.0"}
+    more = {"content-type": "application/protobuf", "flwr-package-version": "1.41.0"}
     strange = {
         "x-forwarded-for": "10.0.0.1",
         "authorization": "Bearer x",
@@ -171,6 +171,33 @@ def test_a_request_in_the_body_of_another_stays_a_body(gate: tuple[FakeLink, int
     assert answer.startswith(b"HTTP/1.1 200")
     assert link.bodies[-1] == inner
     assert link.asked[-1].url.path == GOOD
+
+
+def test_what_a_stranger_calls_a_body_is_not_told(gate: tuple[FakeLink, int]) -> None:
+    """Flower writes it into its log, as long as it is."""
+    link, port = gate
+    for headers in ({}, {"content-type": "a" * 9000}):
+        assert httpx.post(f"http://127.0.0.1:{port}{GOOD}", content=b"", headers=headers).status_code == 200
+        assert link.asked[-1].headers["content-type"] == "application/protobuf"
+
+
+def test_what_one_node_is_answered_is_not_told_with_the_request_of_another(
+    gate: tuple[FakeLink, int],
+) -> None:
+    link, port = gate
+    for _ in range(2):
+        assert httpx.post(f"http://127.0.0.1:{port}{GOOD}", content=b"").status_code == 200
+        assert "cookie" not in link.asked[-1].headers
+
+
+def test_a_forbidden_request_behind_an_allowed_one_is_refused(gate: tuple[FakeLink, int]) -> None:
+    link, port = gate
+    before = len(link.asked)
+    good = head(GOOD, BODY).replace(b"Connection: close\r\n", b"")
+    answer = sent(port, good + good + head("/v1/control/start-run", BODY) + good)
+    assert answer.count(b"HTTP/1.1 200") == 2
+    assert answer.count(b"HTTP/1.1 404") == 1
+    assert [asked.url.path for asked in link.asked[before:]] == [GOOD, GOOD]
 
 
 def test_a_superlink_that_fails_is_a_failure_that_nodes_try_again(gate: tuple[FakeLink, int]) -> None:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from http.cookiejar import DefaultCookiePolicy
 
 import h11
 import httpx
@@ -15,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from fedcue.errors import printable
-from fedcue.flower.gate.rules import PASSED, PATHS, RETURNED, Limits, Rate, Refusal, peer, refusal
+from fedcue.flower.gate.rules import ADDED, PASSED, PATHS, RETURNED, Limits, Rate, Refusal, peer, refusal
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,7 @@ class Gate:
 
     def __init__(self, superlink: httpx.AsyncClient, limits: Limits) -> None:
         self.superlink, self.limits = superlink, limits
+        superlink.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))
         self._rate, self._complaints = Rate(limits), Complaints()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,7 +65,7 @@ class Gate:
         asked = self.superlink.build_request(
             "POST",
             PATHS[request.scope["raw_path"]],
-            headers=[*passed, length, (b"accept-encoding", b"identity")],
+            headers=[*passed, length, *ADDED],
             content=_body(request),
         )
         try:

@@ -26,7 +26,6 @@ PATHS = {f"/v1/fleet/{call}".encode(): f"/v1/fleet/{call}" for call in CALLS}
 """The allowed paths: the bytes as they stand in a request, and what the SuperLink is asked for."""
 PASSED = frozenset(
     {
-        b"content-type",
         b"accept",
         b"flwr-public-key",
         b"flwr-signature",
@@ -36,7 +35,9 @@ PASSED = frozenset(
         b"flwr-component-name",
     }
 )
-"""The headers that the SuperLink is given; all others end at the gate."""
+"""The headers that the SuperLink is given as they are; all others end at the gate."""
+ADDED = ((b"content-type", b"application/protobuf"), (b"accept-encoding", b"identity"))
+"""The headers that the gate writes itself: the SuperLink's log holds any other type of content in full."""
 RETURNED = frozenset({b"content-type", b"content-length", b"flwr-version-incompatibility-message"})
 """The headers of an answer that a node is given."""
 _FRAMING = (b"transfer-encoding", b"upgrade", b"expect", b"te", b"trailer")
@@ -85,6 +86,9 @@ def refusal(scope: Mapping[str, Any], limits: Limits) -> Refusal | None:
     for name in _FRAMING:
         if name in names:
             return Refusal(400, f"the header {name.decode()}")
+    for name, value in scope["headers"]:
+        if name in PASSED and not (value.isascii() and value.decode().isprintable()):
+            return Refusal(400, f"a mark in the header {name.decode()}")
     return _body_refusal(dict(scope["headers"]).get(b"content-length"), limits.body_bytes)
 
 
