@@ -29,8 +29,15 @@ _MAX_SIDE = 90
 """Patches along a side at most: the time of a pass grows with the fourth power of it."""
 
 Shape = tuple[int, ...]
-_IGNORED = ("head.", "head_dist.", "fc_norm.", "mask_token")
-_HEADS = {"huge": 16, "giant_patch14_dinov2": 24, "giant_patch14_reg4_dinov2": 24, "giant": 16}
+_IGNORED = ("head.", "head_dist.", "mask_token")
+_HEADS = {
+    "test_vit": 2,
+    "huge": 16,
+    "gigantic": 16,
+    "giant_patch14_dinov2": 24,
+    "giant_patch14_reg4_dinov2": 24,
+    "giant": 16,
+}
 
 
 @one_thread()
@@ -111,11 +118,6 @@ def _require_files(folder: Path) -> None:
 def _read_config(weights: Path) -> dict[str, Any]:
     path = weights.parent / "config.json"
     if not path.is_file():
-        log.warning(
-            "There is no config.json beside %s: images are scaled to mean 0.5 and deviation 0.5, heads are "
-            "64 columns wide. If the backbone was trained otherwise, put its config.json there.",
-            weights,
-        )
         return {}
     try:
         config = json.loads(text_of(path))
@@ -142,6 +144,10 @@ def _architecture(
     weights: Path, config: dict[str, Any], shapes: Mapping[str, Shape], image_size: int | None
 ) -> Architecture:
     pretrained = {**config, **config.get("pretrained_cfg", {})}
+    arguments = config.get("model_args")
+    arguments = arguments if isinstance(arguments, dict) else {}
+    _refuse(weights, list(_other_passes({**pretrained, **arguments})))
+    _say_guesses(weights, pretrained, arguments)
     try:
         width, channels, patch, _ = shapes["patch_embed.proj.weight"]
         hidden = shapes["blocks.0.mlp.fc1.weight"][0]
@@ -159,7 +165,7 @@ def _architecture(
     on_prefix = grid**2 == positions - 1 - registers
     prefix = 1 + registers if on_prefix else 0
     size = image_size or _input_size(weights, pretrained) or math.isqrt(positions - prefix) * patch
-    heads = _heads(config, width)
+    heads = _heads(config.get("architecture"), arguments, width)
     largest = min(_MAX_IMAGE_SIZE // patch, _MAX_SIDE) * patch if patch else 0
     if channels != 3 or patch < 1 or size < patch or size % patch or size > largest:
         raise BackboneError(
@@ -191,17 +197,42 @@ def _input_size(weights: Path, pretrained: dict[str, Any]) -> int | None:
     if size is None:
         return None
     if isinstance(size, list) and len(size) == 3 and all(type(side) is int for side in size):
+        if size[1] != size[2]:
+            raise BackboneError(f"{weights} was trained on images that are not square: {shown(size)}.")
         return int(size[-1])
     raise BackboneError(f"{weights.parent / 'config.json'}: input_size must be [3, H, W], got {shown(size)}.")
 
 
-def _heads(config: dict[str, Any], width: int) -> int:
-    arguments = config.get("model_args") or {}
-    given = arguments.get("num_heads") if isinstance(arguments, dict) else None
+def _other_passes(said: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a description says of the pass that is not ours and that no tensor's shape shows."""
+    if said.get("global_pool") not in (None, "", "token"):
+        yield f"it pools its tokens ({shown(said['global_pool'])}), and fedcue reads the class token"
+    for name, value in said.items():
+        if name.endswith(("_layer", "_fn")) and value not in (None, "gelu"):
+            yield f"its {name} is {shown(value)}"
+
+
+def _say_guesses(weights: Path, pretrained: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    """Warn of what is taken as usual because no ``config.json`` says it."""
+    guessed = []
+    if not {"mean", "std"} <= pretrained.keys():
+        guessed.append("images are scaled to mean 0.5 and deviation 0.5")
+    if "architecture" not in pretrained and "num_heads" not in arguments:
+        guessed.append("heads are 64 columns wide")
+    if guessed:
+        log.warning(
+            "No config.json beside %s says otherwise: %s. If the backbone was trained otherwise, put its "
+            "config.json there.",
+            weights,
+            ", ".join(guessed),
+        )
+
+
+def _heads(architecture: object, arguments: Mapping[str, Any], width: int) -> int:
+    given = arguments.get("num_heads")
     if type(given) is int:
         return given
-    name = config.get("architecture")
-    name = name if isinstance(name, str) else ""
+    name = architecture if isinstance(architecture, str) else ""
     return next((heads for part, heads in _HEADS.items() if part in name), max(1, width // 64))
 
 

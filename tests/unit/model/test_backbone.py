@@ -231,6 +231,44 @@ def test_a_head_in_the_file_is_ignored(tmp_path: Path) -> None:
     assert load_backbone(str(write_folder(tmp_path / "b", tensors, CONFIG))).architecture.depth == 3
 
 
+OTHER_PASSES = {
+    "pooled": ({"global_pool": "avg"}, "pools its tokens"),
+    "pooled by its arguments": ({"model_args": {"num_heads": 4, "global_pool": "avg"}}, "pools its tokens"),
+    "another activation": ({"model_args": {"num_heads": 4, "act_layer": "quick_gelu"}}, "act_layer is"),
+    "another norm": ({"model_args": {"num_heads": 4, "norm_layer": "layernorm"}}, "norm_layer is"),
+    "not square": ({"pretrained_cfg": {"input_size": [3, 16, 64]}}, "not square"),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_PASSES)
+def test_a_pass_that_is_not_ours_is_refused_even_if_every_tensor_fits(tmp_path: Path, case: str) -> None:
+    described, message = OTHER_PASSES[case]
+    with pytest.raises(BackboneError, match=message):
+        load_backbone(str(write_folder(tmp_path / "b", random_tensors(), CONFIG | described)))
+
+
+def test_a_norm_behind_pooling_is_refused(tmp_path: Path) -> None:
+    tensors = random_tensors() | {"fc_norm.weight": torch.ones(64), "fc_norm.bias": torch.zeros(64)}
+    with pytest.raises(BackboneError, match="unknown fc_norm"):
+        load_backbone(str(write_folder(tmp_path / "b", tensors, CONFIG)))
+
+
+@pytest.mark.parametrize("name", ["test_vit", "vit_huge_patch14_224", "vit_gigantic_patch14_224"])
+def test_heads_are_as_many_as_timm_gives_the_architecture(timm: Any, tmp_path: Path, name: str) -> None:
+    with torch.device("meta"):
+        theirs = timm.create_model(name, depth=1, num_classes=0)
+    tensors = {key: torch.zeros(tensor.shape) for key, tensor in theirs.state_dict().items()}
+    ours = load_backbone(str(write_folder(tmp_path / "b", tensors, {"architecture": name})))
+    assert ours.architecture.heads == theirs.blocks[0].attn.num_heads
+
+
+def test_a_config_that_says_neither_heads_nor_pixels_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    load_backbone(str(write_folder(tmp_path / "b", random_tensors(), {"num_attention_heads": 4})))
+    assert "mean 0.5 and deviation 0.5, heads are 64 columns wide" in caplog.text
+
+
 def _without(name: str) -> dict[str, Tensor]:
     return {key: value for key, value in random_tensors().items() if key != name}
 
@@ -320,11 +358,12 @@ def test_a_name_that_is_nothing_is_explained() -> None:
 def test_a_file_of_weights_is_read_with_the_config_beside_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    described = {**CONFIG, "pretrained_cfg": {"input_size": [3, 32, 32], "mean": [0.1, 0.2, 0.3]}}
+    pixels = {"input_size": [3, 32, 32], "mean": [0.1, 0.2, 0.3], "std": [1, 1, 1]}
+    described = {**CONFIG, "pretrained_cfg": pixels}
     folder = write_folder(tmp_path / "b", random_tensors(), described)
     file = (folder / "model.safetensors").rename(folder / "mine.safetensors")
     assert load_backbone(str(file)).architecture.mean == (0.1, 0.2, 0.3)
     assert not caplog.records
     (folder / "config.json").unlink()
     assert load_backbone(str(file)).architecture.mean == (0.5, 0.5, 0.5)
-    assert "There is no config.json beside" in caplog.text
+    assert "No config.json beside" in caplog.text
