@@ -180,9 +180,7 @@ class Client:
                 f"Client {self.client} was shown the keys of {len(pairs)} clients. Allowed: at least "
                 f"{self.session.threshold}, its own among them as it sent them."
             )
-        halves = {masks.cipher_half(pair) for pair in pairs.values()}
-        halves |= {masks.mask_half(pair) for pair in pairs.values()}
-        if len(halves) < 2 * len(pairs):
+        if masks.repeats(pairs.values()):
             raise MessageRefused(f"Client {self.client} was shown the same key twice. Every key must be new.")
         for other, record in message.records.items():
             text = self.session.advertised_text(other, pairs[other])

@@ -6,7 +6,7 @@ both. Besides, each client adds a stream of its own, which is taken away with sh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -79,6 +79,12 @@ def cipher_half(pair: bytes) -> bytes:
 def mask_half(pair: bytes) -> bytes:
     """Return the public key for masks out of a client's two public keys."""
     return pair[KEY_BYTES:]
+
+
+def repeats(pairs: Iterable[bytes]) -> bool:
+    """Tell whether a public key stands twice in the clients' pairs of keys."""
+    halves = [half for pair in pairs for half in (cipher_half(pair), mask_half(pair))]
+    return len(set(halves)) < len(halves)
 
 
 def _bytes(client: int) -> bytes:

@@ -179,7 +179,15 @@ class Server:
         message = messages.Advertisement.decode(data, self.session, client)
         text = self.session.advertised_text(client, message.keys)
         keys.check_signature(self.session.identities[client], message.signature, text, client)
+        self._check_usable(client, message.keys)
         return message.keys + message.signature
+
+    def _check_usable(self, client: int, pair: bytes) -> None:
+        """Refuse keys that every other client would refuse: there would be no sum at all."""
+        if masks.repeats([*self._keys().values(), pair]):
+            raise MessageRefused(f"Client {client} sent a key that was sent before. Every key must be new.")
+        for half in (masks.cipher_half(pair), masks.mask_half(pair)):
+            keys.agree(bytes(keys.KEY_BYTES), half, client)
 
     def _take_shares(self, client: int, data: bytes) -> bytes:
         receivers = messages.SealedShares.decode(data, self.session, client).records.keys()

@@ -363,3 +363,25 @@ def test_signatures_are_under_all_that_they_vouch_for():
         of.survivors_text(pairs | {4: bytes(64)}, range(5), range(4)),
     }  # fmt: skip
     assert len(survivors_signed) == 5
+
+
+@pytest.mark.parametrize("kind", ["the same twice", "another's keys", "of small order"])
+def test_a_client_with_keys_that_others_would_refuse_is_left_out_alone(kind: str) -> None:
+    """Others notice such keys too, and none of them would go on."""
+    of, pair = session(), stream("a")(64)
+    played = Round(of, vectors(of))
+    replies = {client: played.clients[client].advertise() for client in range(4)}
+    for client, reply in replies.items():
+        played.server.receive(client, reply)
+    wrong = {
+        "the same twice": 2 * pair[:32],
+        "another's keys": messages.Advertisement.decode(replies[0], of, 0).keys,
+        "of small order": pair[:32] + bytes(32),
+    }[kind]
+    signature = keys.sign(identity(4), of.advertised_text(4, wrong))
+    with pytest.raises(MessageRefused, match=r"[Cc]lient 4 "):
+        played.server.receive(4, messages.Advertisement(wrong, signature).encode(of, 4))
+    played.server.advance()
+    played.play()
+    assert played.server.survivors == (0, 1, 2, 3)
+    assert np.array_equal(played.server.total, played.expected())
