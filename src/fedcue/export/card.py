@@ -131,9 +131,9 @@ def _percent(value: Any) -> str:
     return "not known" if found is None else f"{found:.1%}"
 
 
-def _plain(text: Any) -> str:
-    """Return a name from data so that Markdown shows it and takes nothing in it for a mark."""
-    return re.sub(r"([\\`*_{}\[\]<>()#|!~&$])", r"\\\1", printable(str(text))[:200])
+def _plain(text: Any, longest: int = 200) -> str:
+    """Return a text from data so that Markdown shows it and takes nothing in it for a mark."""
+    return re.sub(r"([\\`*_{}\[\]<>()#|!~&$])", r"\\\1", printable(str(text))[:longest])
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ def export(
     """
     _check(form, quantize)
     place = Path(out)
-    _check_empty(place, overwrite)
+    _check_place(place, overwrite)
     folder, fetch = found(run, fetch)
     model = load(folder, trusted, fetch=fetch, precision="float32")
     if isinstance(client, str):
@@ -96,9 +97,13 @@ def _check(form: str, quantize: str | None) -> None:
         needed("onnx", "onnxscript", "onnxruntime")
 
 
-def _check_empty(place: Path, overwrite: bool) -> None:
-    there = sorted(entry.name for entry in place.iterdir()) if place.is_dir() else []
-    foreign = [name for name in there if name not in OURS]
+def _check_place(place: Path, overwrite: bool) -> None:
+    """Refuse a folder that cannot be written or holds something else, before anything is traced."""
+    nearest = next(path for path in (place, *place.absolute().parents) if os.path.lexists(path))
+    if not (nearest.is_dir() and os.access(nearest, os.R_OK | os.W_OK | os.X_OK)):
+        raise RunFolderError(f"--out {place} cannot be written: look at {nearest}. Give a new folder.")
+    there = sorted(entry.name for entry in place.iterdir()) if nearest == place else []
+    foreign = [name for name in there if name not in OURS or (place / name).is_dir()]
     if foreign:
         raise RunFolderError(
             f"{place} holds {foreign[0]!r}, which is no part of an export. Give another --out."

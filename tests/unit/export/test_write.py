@@ -19,8 +19,10 @@ import yaml
 from PIL import Image
 
 import fedcue
-from fedcue.errors import ConfigError, RunFolderError
-from fedcue.export import files
+from fedcue.after.images import read_images
+from fedcue.errors import ConfigError, DataError, RunFolderError
+from fedcue.export import files, write
+from fedcue.export.card import model_card, rendered
 from fedcue.export.push import staged
 from fedcue.export.write import export
 
@@ -91,6 +93,24 @@ def test_the_example_classifies_in_a_process_without_torch(
     assert estimated != expected(run, pictures)
 
 
+@pytest.mark.parametrize("lowest", [-20.0, 0.0, np.nan])
+def test_the_example_reads_the_floating_point_images_that_fedcue_reads(lowest: float, tmp_path: Path) -> None:
+    program = rendered("classify.txt", engine="onnxruntime", size=8, file="model.onnx", priors=False)
+    reader: dict[str, Any] = {"__file__": str(tmp_path / "classify.py")}
+    exec(program.split("model = ")[0], reader)
+    pixels = np.linspace(0, 255, 400, dtype=np.float32).reshape(20, 20)
+    pixels[0, 0] = lowest
+    Image.fromarray(pixels).save(tmp_path / "numbers.tiff")
+    if lowest == 0:
+        same = reader["read"](tmp_path / "numbers.tiff").transpose(2, 0, 1)
+        assert (same == read_images(tmp_path / "numbers.tiff", 8)[0].numpy()).all()
+        return
+    with pytest.raises(DataError, match="save it in 8 bits"):
+        read_images(tmp_path / "numbers.tiff", 8)
+    with pytest.raises(SystemExit, match="Save it in 8 bits"):
+        reader["read"](tmp_path / "numbers.tiff")
+
+
 def test_names_that_files_can_have(run: Path, pictures: list[Path], tmp_path: Path) -> None:
     """Also quotes, line ends, other scripts, bytes that are no text, and a name twice."""
     names = ["a", "a", 'say "b"', "c\nd", "e\tf", "鶏 🐔", os.fsdecode(b"g\xff"), "=h()", "<i>|", " "]
@@ -128,6 +148,13 @@ def test_the_example_says_how_it_is_used_and_takes_many_images(
     many = [*pictures * 20, damaged]
     assert len(many) > 100
     assert classified(folder, many) == expected(run, many, client=1)
+    half = tmp_path / "half.jpg"
+    half.write_bytes(damaged.read_bytes()[:-200])
+    refused = subprocess.run(
+        [sys.executable, folder / "classify.py", turned, half], capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"{half} cannot be read: ")
 
 
 def test_a_torch_program_for_a_client(run: Path, pictures: list[Path], tmp_path: Path) -> None:
@@ -162,6 +189,17 @@ def test_the_card_s_header_is_what_the_hub_reads(run: Path, tmp_path: Path) -> N
     assert "no privacy is accounted for" in body
 
 
+def test_the_card_tells_settings_and_privacy_to_their_end(run: Path, tmp_path: Path) -> None:
+    noisy = Path(shutil.copytree(run, tmp_path / "run"))
+    summary = json.loads((run / "summary.json").read_text())
+    summary["privacy"] = {"not_covered": "a word, " * 40 + "the end"}
+    (noisy / "summary.json").write_text(json.dumps(summary))
+    description = json.loads((run / "model.json").read_text())
+    text = model_card(noisy, fedcue.load(noisy))
+    assert "a word, the end\n" in text
+    assert json.dumps(description["method"]) in text.replace("\\", "")
+
+
 def test_what_is_there_is_not_lost(run: Path, tmp_path: Path) -> None:
     export(run, tmp_path, form="torch")
     with pytest.raises(RunFolderError, match="not empty"):
@@ -170,6 +208,24 @@ def test_what_is_there_is_not_lost(run: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(RunFolderError, match="'thesis.txt', which is no part"):
         export(run, tmp_path, overwrite=True)
+
+
+def test_a_place_that_is_no_folder_is_refused_before_the_model_is_traced(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "trace", lambda *_, **__: pytest.fail("traced"))
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for place in (tmp_path / "file", tmp_path / "file" / "below" / "it", tmp_path / "link"):
+        with pytest.raises(RunFolderError, match="cannot be written: look at"):
+            export(run, place)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(RunFolderError, match="cannot be written: look at"):
+        export(run, tmp_path / "new")
+    monkeypatch.undo()
+    (tmp_path / "out" / "README.md").mkdir(parents=True)
+    with pytest.raises(RunFolderError, match=r"'README\.md', which is no part"):
+        export(run, tmp_path / "out", overwrite=True)
 
 
 def test_what_cannot_be_exported_is_told(
