@@ -6,13 +6,13 @@ The frozen weights, pixels and cached values are in memory shared by the fork.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fedcue.clients.federation import Federation
 from fedcue.machine import one_thread
 from fedcue.rounds.observers import Stage
-from fedcue.rounds.simulator import Simulator, let_work
+from fedcue.rounds.simulator import Job, Simulator, Step, let_work
 from fedcue.rounds.workers import Workers
 
 
@@ -41,8 +41,8 @@ class Executor(Simulator):
             self._processes = Workers(self.workers, federation.host.stop, config.client_timeout)
             self._stack.callback(self._processes.close)
 
-    def _map(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    def _outcomes(self, step: Step, jobs: Iterable[Job]) -> Iterator[list[Any]]:
         """Yield results in order, from the worker processes if there are any."""
         if self._processes is None:
-            return (function(*job) for job in jobs)
-        return self._processes.map(function, jobs)
+            return (step(*job) for job in jobs)
+        return self._processes.map(step, jobs)

@@ -29,6 +29,12 @@ from fedcue.types import ClientMemory, Download, ServerState, Update, pack, unpa
 _host: Host | None = None
 """The clients at work in this process, inherited by forked ones."""
 
+Job = tuple[Any, ...]
+"""The clients whose step it is, then whatever else the step takes."""
+
+Step = Callable[..., list[Any]]
+"""What clients are asked to do: it returns what came of each of them."""
+
 _TestJob = tuple[Sequence[int], Download, ClientMemory, bool]
 
 
@@ -58,24 +64,16 @@ class Simulator(ABC):
 
     def warm_up(self, clients: Iterable[int]) -> Iterator[Update | Failure]:
         """Yield the clients' warm-up replies, if the method has any."""
-        for reply in self._map(warm_up, ((client,) for client in clients)):
-            if isinstance(reply, Failure):
-                yield reply
-            elif reply is not None:
-                yield _unpacked(reply)
+        for reply in self._map(warm_up, (([client],) for client in clients)):
+            yield reply if isinstance(reply, Failure) else _unpacked(reply)
 
     def train(
         self, jobs: Iterable[tuple[Download, ClientMemory]]
     ) -> Iterator[tuple[Update, ClientMemory] | Failure]:
         """Train clients; yield updates and memories, or failures, in the order of ``jobs``."""
         packed = ((_packed(download), _packed(memory)) for download, memory in jobs)
-        if self.together == 1:
-            outcomes = self._map(train, packed)
-        else:
-            groups = iter(lambda: list(islice(packed, self.together)), [])
-            clients = (([sent.client for (sent, _), _ in group], group) for group in groups)
-            outcomes = chain.from_iterable(self._map(train_in_one_batch, clients))
-        for outcome in outcomes:
+        groups = iter(lambda: list(islice(packed, self.together)), [])
+        for outcome in self._map(train, (([d.client for (d, _), _ in group], group) for group in groups)):
             if isinstance(outcome, Failure):
                 yield outcome
             else:
@@ -84,8 +82,7 @@ class Simulator(ABC):
 
     def test(self, jobs: Iterable[_TestJob]) -> Iterator[Prediction | Failure]:
         """Test groups of clients; yield predictions in the order of ``jobs``, and who failed."""
-        packed = ((c, _packed(d), _packed(memory), final) for c, d, memory, final in jobs)
-        return chain.from_iterable(self._map(test, packed))
+        return self._map(test, ((c, _packed(d), _packed(memory), final) for c, d, memory, final in jobs))
 
     def evaluate(self, state: ServerState, memories: Mapping[int, ClientMemory], final: bool) -> Accuracies:
         """Test the listed clients that the method can serve."""
@@ -131,9 +128,13 @@ class Simulator(ABC):
         """Return nothing: there is no other machine to report on."""
         return {}
 
+    def _map(self, step: Step, jobs: Iterable[Job]) -> Iterator[Any]:
+        """Yield what came of each client, in the order of ``jobs``."""
+        return chain.from_iterable(self._outcomes(step, jobs))
+
     @abstractmethod
-    def _map(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-        """Yield what a function of this module makes of each job, in the order of ``jobs``."""
+    def _outcomes(self, step: Step, jobs: Iterable[Job]) -> Iterator[list[Any]]:
+        """Yield what a step of this module makes of each job, in the order of ``jobs``."""
 
 
 def let_work(host: Host) -> None:
@@ -172,38 +173,31 @@ def at_work(step: str, clients: Sequence[int], finished_rounds: int | None = Non
         raise
 
 
-def warm_up(client: int) -> _Packed[Update] | Failure | None:
-    """Ask a client for its reply before round 0."""
+def warm_up(clients: Sequence[int]) -> list[_Packed[Update] | Failure]:
+    """Ask a client for its reply before round 0, if its method has one."""
     try:
-        with at_work("warm up", [client]) as host:
-            reply = host.warm_up(client)
+        with at_work("warm up", clients) as host:
+            reply = host.warm_up(clients[0])
     except SUFFERED as error:
-        return Failure(client, str(error))
-    return None if reply is None else _packed(reply)
+        return [Failure(clients[0], str(error))]
+    return [] if reply is None else [_packed(reply)]
 
 
-def train(packed: _Packed[Download], memory: _Packed[ClientMemory]) -> _Trained | Failure:
-    """Train a client; return its update and what it remembers."""
-    download = _unpacked(packed)
-    try:
-        with at_work("training", [download.client], download.round) as host:
-            update, memory_after = host.train(download, _unpacked(memory))
-    except SUFFERED as error:
-        return Failure(download.client, str(error))
-    return _packed(update), _packed(memory_after)
-
-
-def train_in_one_batch(
+def train(
     clients: Sequence[int], jobs: Sequence[tuple[_Packed[Download], _Packed[ClientMemory]]]
 ) -> list[_Trained | Failure]:
-    """Train clients together or, if one of them fails and stops the batch, one by one."""
-    unpacked = [(_unpacked(download), _unpacked(memory)) for download, memory in jobs]
+    """Train clients, several of them in one batch; if one of them stops that, one by one."""
+    visits = [(_unpacked(download), _unpacked(memory)) for download, memory in jobs]
+    alone = len(clients) == 1
+    step = "training" if alone else f"training with engine.together={len(clients)}"
     try:
-        step = f"training with engine.together={len(clients)}"
-        with at_work(step, clients, unpacked[0][0].round) as host:
-            outcomes = list(train_together(host, unpacked))
-    except SUFFERED:
-        return [train(*job) for job in jobs]
+        with at_work(step, clients, visits[0][0].round) as host:
+            outcomes = [host.train(*visits[0])] if alone else list(train_together(host, visits))
+    except SUFFERED as error:
+        if alone:
+            return [Failure(clients[0], str(error))]
+        one_by_one = (train([client], [job]) for client, job in zip(clients, jobs, strict=True))
+        return list(chain.from_iterable(one_by_one))
     return [
         Failure(client, str(outcome))
         if isinstance(outcome, Exception)
@@ -226,13 +220,5 @@ def test(
     return [outcome for client in clients for outcome in test([client], packed, memory, final)]
 
 
-STEPS: Mapping[str, Callable[..., Any]] = {
-    step.__name__: step for step in (warm_up, train, train_in_one_batch, test)
-}
-"""What a client can be asked to do, by name."""
-
-
-def first_client(job: tuple[Any, ...]) -> int:
-    """Return the client that a job of any of these steps is about, or the first of several."""
-    about = job[0] if isinstance(job[0], int) else job[0][0]
-    return about.client if isinstance(about, Download) else int(about)
+STEPS: Mapping[str, Step] = {step.__name__: step for step in (warm_up, train, test)}
+"""What clients can be asked to do, by name."""

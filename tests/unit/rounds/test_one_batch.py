@@ -20,9 +20,7 @@ from fedcue.config.layers import load
 from fedcue.errors import DataError
 from fedcue.rounds.engine import Failure
 from fedcue.rounds.executor import Executor
-from fedcue.rounds.on_ray.pool import Visit
 from fedcue.rounds.progress import header
-from fedcue.rounds.simulator import train_in_one_batch
 from fedcue.types import ClientMemory, Download, ServerState
 
 FEW = ["data.train_per_class=5", "data.test_per_class=2", "clients_per_round=4", "training.batch_size=6"]
@@ -129,10 +127,6 @@ def test_a_whole_run_learns_the_same(tmp_path: Path) -> None:
     losses = [[record["train_loss"] for record in one.rounds] for one in (alone, grouped)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
     assert losses[0] != losses[1]
-
-
-def test_a_cluster_knows_whom_a_group_is_for() -> None:
-    assert Visit(0, train_in_one_batch.__name__, ([3, 4], [])).client == 3
 
 
 def test_other_devices_tell_no_free_memory() -> None:

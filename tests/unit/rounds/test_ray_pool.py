@@ -30,23 +30,26 @@ def made(ray: FakeRay, most: int = 0, timeout: float = 600.0, check: Any = lambd
     return Pool(Cluster(ray, "127.0.0.1:1", 1, 0), None, most, timeout, check)
 
 
-def jobs(count: int) -> list[tuple[int]]:
-    return [(client,) for client in range(count)]
+def jobs(count: int) -> list[tuple[list[int]]]:
+    return [([client],) for client in range(count)]
 
 
-@pytest.mark.parametrize("step", ["warm_up", "train", "train_in_one_batch", "test"])
-def test_a_visit_knows_its_client_whatever_its_step(step: str) -> None:
+@pytest.mark.parametrize(
+    ("step", "together", "first"),
+    [("warm_up", 1, [7, 3, 5]), ("train", 1, [7, 3, 5]), ("train", 2, [7, 5]), ("test", 1, [7, 3, 5])],
+)
+def test_a_visit_knows_its_client_whatever_its_step(step: str, together: int, first: list[int]) -> None:
     """Jobs are those that a simulator makes, as it hands them to its workers."""
 
     class Noting(Simulator):
-        def _map(self, function: Any, jobs: Any) -> Any:
-            assert function is STEPS[step]
+        def _outcomes(self, asked: Any, jobs: Any) -> Any:
+            assert asked is STEPS[step]
             seen.extend(Visit(number, step, job).client for number, job in enumerate(jobs))
             return iter(())
 
     seen: list[int] = []
     simulator = object.__new__(Noting)
-    simulator.together = 2 if step == "train_in_one_batch" else 1
+    simulator.together = together
     downloads = [(Download(client, 0, {}), ClientMemory()) for client in (7, 3, 5)]
     if step == "warm_up":
         list(simulator.warm_up([7, 3, 5]))
@@ -54,7 +57,7 @@ def test_a_visit_knows_its_client_whatever_its_step(step: str) -> None:
         list(simulator.test([([sent.client, 1], sent, memory, True) for sent, memory in downloads]))
     else:
         list(simulator.train(downloads))
-    assert seen == ([7, 5] if step == "train_in_one_batch" else [7, 3, 5])
+    assert seen == first
 
 
 def test_results_come_in_the_order_of_the_jobs_and_all_nodes_work() -> None:
@@ -62,7 +65,7 @@ def test_results_come_in_the_order_of_the_jobs_and_all_nodes_work() -> None:
 
     def counted(actor: Actor, step: str, job: tuple[Any, ...]) -> Any:
         by_node[actor.node] += 1
-        return job[0]
+        return job[0][0]
 
     pool = made(FakeRay({"a": 1, "b": 2}, counted))
     assert list(pool.map("train", jobs(20))) == list(range(20))
@@ -82,10 +85,10 @@ def test_a_visit_lost_with_its_worker_is_done_by_another() -> None:
     lost: list[int] = []
 
     def mortal(actor: Actor, step: str, job: tuple[Any, ...]) -> Any:
-        if job[0] % 3 == 1 and job[0] not in lost:
-            lost.append(job[0])
+        if job[0][0] % 3 == 1 and job[0][0] not in lost:
+            lost.append(job[0][0])
             raise Died("killed")
-        return job[0]
+        return job[0][0]
 
     ray = FakeRay({"a": 1, "b": 1}, mortal)
     assert list(made(ray).map("train", jobs(9))) == list(range(9))
@@ -97,10 +100,10 @@ def test_a_visit_moves_to_another_node_when_its_own_is_gone_and_nobody_waits_for
     ray = FakeRay({"a": 1, "b": 1}, echo)
 
     def dying(actor: Actor, step: str, job: tuple[Any, ...]) -> Any:
-        if job[0] == 3 and len(ray.slots) == 2:
+        if job[0][0] == 3 and len(ray.slots) == 2:
             del ray.slots[actor.node]
             raise Died("node died")
-        return job[0]
+        return job[0][0]
 
     ray.behaviour = dying
     pool = made(ray)
@@ -129,7 +132,7 @@ def test_a_client_goes_where_its_frozen_values_are() -> None:
     places: dict[int, set[int]] = {}
 
     def noted(actor: Actor, step: str, job: tuple[Any, ...]) -> Any:
-        places.setdefault(job[0], set()).add(id(actor))
+        places.setdefault(job[0][0], set()).add(id(actor))
 
     pool = made(FakeRay({"a": 2}, noted))
     list(pool.map("train", jobs(20)))
@@ -181,7 +184,7 @@ def test_a_bug_is_raised_at_once_and_a_users_mistake_as_what_it_is() -> None:
     asked: list[int] = []
 
     def wrong(actor: Actor, step: str, job: tuple[Any, ...]) -> Any:
-        asked.append(job[0])
+        asked.append(job[0][0])
         raise errors[0]
 
     errors: list[Exception] = [ZeroDivisionError("here")]

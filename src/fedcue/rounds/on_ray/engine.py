@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,7 +13,7 @@ from fedcue.rounds.observers import Stage
 from fedcue.rounds.on_ray.cluster import joined
 from fedcue.rounds.on_ray.parcel import Parcel
 from fedcue.rounds.on_ray.pool import Pool
-from fedcue.rounds.simulator import Simulator, let_work
+from fedcue.rounds.simulator import Job, Simulator, Step, let_work
 
 
 class RayEngine(Simulator):
@@ -41,11 +41,11 @@ class RayEngine(Simulator):
         nodes = len(self.cluster.room())
         return {"nodes": nodes, "workers": self.pool.ready, "visits_per_second": rate}
 
-    def _map(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    def _outcomes(self, step: Step, jobs: Iterable[Job]) -> Iterator[list[Any]]:
         """Yield results in order, whoever computed them."""
         started = time.perf_counter()
-        for outcome in self.pool.map(function.__name__, jobs):
+        for outcomes in self.pool.map(step.__name__, jobs):
             self._visits += 1
             self.workers = max(self.workers, self.pool.ready)
-            yield outcome
+            yield outcomes
         self._seconds += time.perf_counter() - started

@@ -17,7 +17,7 @@ from typing import Any
 from fedcue.errors import FedcueError, WorkersLost
 from fedcue.rounds.on_ray.cluster import Cluster
 from fedcue.rounds.on_ray.worker import Arrival, Worker
-from fedcue.rounds.simulator import first_client
+from fedcue.rounds.simulator import Job
 
 POLL = 0.2
 """Seconds between two looks at what else happened: a signal, a node that came or went."""
@@ -41,13 +41,13 @@ class Visit:
 
     number: int
     step: str
-    job: tuple[Any, ...]
+    job: Job
     losses: int = 0
 
     @property
     def client(self) -> int:
         """The client it is about, or the first of several."""
-        return first_client(self.job)
+        return int(self.job[0][0])
 
 
 @dataclass(eq=False)
@@ -102,7 +102,7 @@ class Pool:
         """How many workers can do visits."""
         return sum(member.arrival is not None for member in self.members)
 
-    def map(self, step: str, jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    def map(self, step: str, jobs: Iterable[Job]) -> Iterator[Any]:
         """Yield what came of each visit, in the order of ``jobs``, of which only a few wait at a time."""
         coming = iter(jobs)
         waiting: list[Visit] = []

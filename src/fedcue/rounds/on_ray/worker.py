@@ -33,8 +33,8 @@ class Worker:
         simulator.let_work(parcel.host())
         return Arrival(os.getpid(), time.perf_counter() - started, peak_memory_mb())
 
-    def visit(self, step: str, job: tuple[Any, ...]) -> tuple[Any, float]:
-        """Do a step (``warm_up``, ``train``, ``test``) of a client; return its outcome and the seconds."""
+    def visit(self, step: str, job: simulator.Job) -> tuple[list[Any], float]:
+        """Do a step (``warm_up``, ``train``, ``test``); return what came of each client, and the seconds."""
         started = time.perf_counter()
-        outcome = simulator.STEPS[step](*job)
-        return outcome, time.perf_counter() - started
+        outcomes = simulator.STEPS[step](*job)
+        return outcomes, time.perf_counter() - started
