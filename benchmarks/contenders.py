@@ -95,7 +95,7 @@ class TypicalModel(nn.Module):
     def __init__(self, task: Task) -> None:
         super().__init__()
         self.task = task
-        self.vit = transformers_vit(task.backbone)
+        self.vit: Any = transformers_vit(task.backbone)
         for name, tensor in task.start.items():
             setattr(self, name, nn.Parameter(tensor.clone()))
 
@@ -104,7 +104,8 @@ class TypicalModel(nn.Module):
         layers = next(module for module in self.vit.modules() if isinstance(module, nn.ModuleList))
         values = {name: getattr(self, name) for name in self.task.start}
         x = prompted(layers, values, self.vit.embeddings(pixels), mixing)
-        return self.vit.layernorm(x)[:, 0] @ self.head.T
+        logits: Tensor = self.vit.layernorm(x)[:, 0] @ values["head"].T
+        return logits
 
     def visit(self, client: int, round_: int, values: Parameters) -> Parameters:
         """Train a copy for one client."""
@@ -128,7 +129,7 @@ class TypicalModel(nn.Module):
         return {name: parameter.detach() for name, parameter in own.items()}
 
 
-def transformers_vit(backbone: Any) -> nn.Module:
+def transformers_vit(backbone: Any) -> Any:
     """Return transformers' ViT with our backbone's weights."""
     operators = torch.library.Library("torchvision", "DEF")  # which torchvision has in GPU builds only
     for name in ("nms", "qnms"):
@@ -145,7 +146,8 @@ def transformers_vit(backbone: Any) -> nn.Module:
         patch_size=shape.patch,
         layer_norm_eps=1e-6,
     )
-    model = ViTModel(config, add_pooling_layer=False).eval().requires_grad_(False)
+    vit: Any = ViTModel(config, add_pooling_layer=False)
+    model = vit.eval().requires_grad_(False)
     state, ours_ = model.state_dict(), backbone.state_dict()
     for name in state:
         state[name] = _counterpart(name, ours_).reshape(state[name].shape)

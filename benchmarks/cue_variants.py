@@ -6,7 +6,7 @@ Run with ``PYTHONPATH=benchmarks`` and ``--methods cue,cue_variants:Mixed``, say
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -93,7 +93,7 @@ class Mixed(Cue):
             return (cls + scores @ self.mixed_rows(tensors["class_prompts"], position))[:, None]
 
         def insert(block: int, tokens: Tensor) -> fm.Insertion | None:
-            base, first = deep(block, tokens), min(self.layers)
+            base, first = cast("fm.Insertion | None", deep(block, tokens)), min(self.layers)
             if block < first:
                 return base
             slot = mix(block, tokens[:, 0]) if block in self.layers else tokens[:, 1:2]

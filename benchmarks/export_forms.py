@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -28,7 +29,11 @@ from fedcue.config.layers import load_folder
 from fedcue.export.write import export
 
 Predict = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray[np.float32]]
-FORMS = {"ONNX": {}, "torch.export": {"form": "torch"}, "ONNX, int8": {"quantize": "int8"}}
+FORMS: dict[str, dict[str, Any]] = {
+    "ONNX": {},
+    "torch.export": {"form": "torch"},
+    "ONNX, int8": {"quantize": "int8"},
+}
 BATCH = 32
 
 

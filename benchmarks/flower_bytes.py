@@ -6,18 +6,20 @@ Nothing is trained and nothing is sent: messages are made of tensors of the righ
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Message, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.supercore.task_identity import TaskIdentity
+from numpy.typing import NDArray
 
 import fedcue
 from fedcue.aggregate.mean import sum_updates
 from fedcue.clients.roster import Roster
+from fedcue.flower.expected import Expected, expected_replies
 from fedcue.flower.messages import Order, Outcome, write_orders, write_outcomes
-from fedcue.flower.replies import Expected, expected_replies
 from fedcue.flower.terms import Terms
 from fedcue.model.shapes import shape_of
 from fedcue.types import Download, Update, count_bytes
@@ -34,8 +36,9 @@ def size(content: RecordDict) -> int:
 
 def example(expected: Expected) -> dict[str, torch.Tensor]:
     """Return tensors of the expected shapes and types."""
-    shapes = expected.shapes.items()
-    return {name: torch.ones(*shape, dtype=expected.types[name]) for name, shape in shapes}
+    return {
+        spec.name: torch.ones([size or 0 for size in spec.shape], dtype=spec.dtype) for spec in expected.specs
+    }
 
 
 def count(method: str) -> None:
@@ -44,10 +47,10 @@ def count(method: str) -> None:
     own, shape = config.method, shape_of("embedded")
     heldout, sizes = np.arange(CLIENTS) < HELD_OUT, np.full(CLIENTS, IMAGES)
     names = [""] * CLIENTS
-    people = {"names": names, "domains": names, "heldout": heldout, "train_sizes": sizes, "test_sizes": sizes}
-    roster = Roster(config, "digits", CLASSES, shape, **people)
-    first, reply = expected_replies(roster)
-    asked = roster.training_clients.tolist() if first.shapes else []
+    about: dict[str, Any] = {"heldout": heldout, "train_sizes": sizes, "test_sizes": sizes}
+    roster = Roster(config, "digits", CLASSES, shape, names=names, domains=names, **about)
+    first, reply, _ = expected_replies(roster)
+    asked = roster.training_clients.tolist() if first.specs else []
     replies = [Update(client, IMAGES, example(first)) for client in asked]
     state = own.start(roster.sizes, 0, sum_updates(replies, roster.table))
     terms = Terms.of("run", config, CLASSES, shape, CLIENTS)
@@ -57,7 +60,7 @@ def count(method: str) -> None:
         sent = own.download(state, client, roster.sizes, 0) if common is None else common
         return Order(client, Download(client, 0, sent))
 
-    def total(clients: list[int], outcome: Outcome) -> np.ndarray:
+    def total(clients: list[int], outcome: Outcome) -> NDArray[np.int64]:
         groups = [[c for c in clients if c % NODES == node] for node in range(NODES)]
         down = sum(size(write_orders(terms, [order(c) for c in group])) for group in groups if group)
         up = sum(

@@ -100,7 +100,7 @@ class Meter(threading.Thread):
 
 def median(folder: Path) -> float:
     """Return the median seconds of a run's rounds but the last, which is tested, too."""
-    return statistics.median(record["seconds"] for record in read_metrics(folder)[:-1])
+    return statistics.median(float(record["seconds"]) for record in read_metrics(folder)[:-1])
 
 
 def read_model(folder: Path) -> bytes:

@@ -41,12 +41,12 @@ def client_app() -> ClientApp:
         sys.path.insert(0, HERE)  # in Ray's process, which has its own
         from on_flower import task_here as task_of
 
-        config = message.content["config"]
-        values = message.content["arrays"].to_torch_state_dict()
+        content: Any = message.content
+        config, values = content["config"], content["arrays"].to_torch_state_dict()
         task = task_of(tuple(config["settings"]))
         trained = task.tuned_visit(int(config["client"]), int(config["round"]), values)
-        content = {"arrays": ArrayRecord(trained), "metrics": MetricRecord({"num-examples": 1})}
-        return Message(RecordDict(content), reply_to=message)
+        done: Any = {"arrays": ArrayRecord(trained), "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(done), reply_to=message)
 
     return app
 
@@ -67,7 +67,7 @@ class Sampled(FedAvg):
         self.starts.append(time.time())
         nodes = sorted(grid.get_node_ids())
         for number, client in enumerate(self.task.sampled(server_round - 1)):
-            values = {"client": client, "round": server_round - 1, "settings": self.settings}
+            values: Any = {"client": client, "round": server_round - 1, "settings": self.settings}
             content = RecordDict({"arrays": arrays, "config": ConfigRecord(values)})
             yield Message(content, dst_node_id=nodes[number % len(nodes)], message_type=MessageType.TRAIN)
 
@@ -93,6 +93,6 @@ def run(task: Task, settings: list[str], rounds: int, workers: int) -> Outcome:
 
     resources = {"num_cpus": 1, "num_gpus": 0.0}
     start = {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False}
-    backend = {"client_resources": resources, "init_args": start}
+    backend: Any = {"client_resources": resources, "init_args": start}
     run_simulation(server, client_app(), num_supernodes=nodes, backend_config=backend)
     return list(zip(strategy.starts, strategy.ends, strict=True)), kept["values"]

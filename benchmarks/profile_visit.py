@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -53,14 +52,14 @@ def main() -> None:
     ]))  # fmt: skip
     visit = visits_of(federation)
     visit()  # fills the cache
-    times: Counter[str] = Counter()
+    times: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     for name, (place, function) in PARTS.items():
         setattr(place, function, timed(name, getattr(place, function), times))
     for _ in range(given.visits):
         visit()
     whole = sum(times.values())
     print("| part | of a visit |\n|---|---:|")
-    for name, seconds in times.most_common():
+    for name, seconds in sorted(times.items(), key=lambda part: -part[1]):
         print(f"| {name} | {seconds / whole:.1%} |")
     print(f"{whole / given.visits:.2f} s a visit; {circumstances('torch')}")
 
@@ -72,12 +71,12 @@ def visits_of(federation: Any) -> Callable[[], object]:
     adding.add(federation.host.warm_up(0))
     state = ServerState(0, roster.method.start(roster.sizes, 0, adding.sums()).tensors)
     sent = Download(0, 0, roster.method.download(state, 0, roster.sizes, 0))
-    packed, memory = simulator._pack_download(sent), simulator.pack(ClientMemory().tensors)
+    job = (simulator._packed(sent), simulator._packed(ClientMemory()))
     simulator.let_work(federation.host)
-    return lambda: simulator.train(packed, memory)
+    return lambda: simulator.train([0], [job])
 
 
-def timed(name: str, function: Callable[..., Any], times: Counter[str]) -> Callable[..., Any]:
+def timed(name: str, function: Callable[..., Any], times: dict[str, float]) -> Callable[..., Any]:
     """Return the function with a clock: what it calls that has a clock too is not counted twice."""
 
     def clocked(*given: Any, **named: Any) -> Any:

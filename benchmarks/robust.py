@@ -23,10 +23,10 @@ from torch import Tensor
 
 from fedcue.clients.federation import Federation, load_federation
 from fedcue.clients.host import Host
-from fedcue.clients.roster import ClientSchedule
 from fedcue.config.layers import load
 from fedcue.config.settings import RunConfig
 from fedcue.errors import ClientError
+from fedcue.privacy.budget import Schedule
 from fedcue.record.folder import RunFolder
 from fedcue.rounds.executor import Executor
 from fedcue.rounds.loop import Run
@@ -66,7 +66,7 @@ class HostileHost(Host):
 
     attack: str
     attackers: int
-    schedule: ClientSchedule
+    schedule: Schedule
     truth: Tensor | None = None
 
     def train(self, download: Download, memory: ClientMemory) -> tuple[Update, ClientMemory]:

@@ -44,7 +44,7 @@ def one(clients: int, per_round: int, method: str, rounds: int) -> dict[str, Any
     config = fedcue.configure("default", [*chosen, f"partition.clients={clients}"])
     federation = load_federation(config)
     start_up = time.perf_counter() - started
-    frozen = federation.host.frozen
+    frozen: Any = federation.host.frozen
     view = frozen.view(frozen.images)
     for rows in torch.arange(len(view.slots)).split(64):  # so that no round pays for what later ones find
         view.prefix(rows)

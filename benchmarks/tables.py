@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,10 @@ def classes() -> str:
     return measured("classes", head, rows)
 
 
+def _filled(content: str, found: re.Match[str]) -> str:
+    return f"{found.group(1)}{content}\n{found.group(2)}"
+
+
 def main() -> None:
     """Write the page anew."""
     text = PAGE.read_text()
@@ -212,7 +217,7 @@ def main() -> None:
     }
     for name, content in sections.items():
         pattern = re.compile(rf"(<!-- {name}:start -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
-        text, count = pattern.subn(lambda m, c=content: f"{m.group(1)}{c}\n{m.group(2)}", text)
+        text, count = pattern.subn(partial(_filled, content), text)
         if count != 1:
             raise SystemExit(f"{PAGE} must have one section {name!r}, found {count}")
     PAGE.write_text(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import fedcue
-from fedcue.clients.roster import ClientSchedule
 from fedcue.data.clients import make_clients
 from fedcue.data.pixels import decode_images
 from fedcue.model.backbone import load_backbone
 from fedcue.model.vit import VisionTransformer
+from fedcue.privacy.budget import Schedule
 from fedcue.rng import rng, torch_rng
 from fedcue.types import Sizes
 
@@ -52,14 +52,15 @@ class Task:
         partition = config.partition.split(self.dataset, rng(config.seed, "partition"))
         self.clients = make_clients(self.dataset, partition, heldout=config.heldout, seed=config.seed)
         training = np.delete(np.arange(len(self.clients)), self.clients.heldout)
-        self.schedule = ClientSchedule(
+        self.schedule = Schedule(
             training, config.clients_per_round, config.rounds, config.warm_start, config.seed
         )
         self.backbone: VisionTransformer = load_backbone(config.backbone.name, config.backbone.image_size)
         self.shape = self.backbone.architecture
         shape = (self.shape.width, self.shape.depth, self.shape.patch)
         self.sizes = Sizes(len(self.dataset.classes), *shape, len(self.clients))
-        self.start: Parameters = config.method.table(self.sizes).first(config.seed)
+        table = config.method.table(self.sizes)
+        self.start: Parameters = {name: table.first(config.seed)[name] for name in table.trained}
         classes, layers = self.sizes.classes, getattr(config.method, "layers", ())
         generator = torch_rng(config.seed, "prototypes")
         self.prototypes = torch.randn(len(layers), classes, self.sizes.width, generator=generator)
@@ -79,11 +80,12 @@ class Task:
         """Return a client's normalised pixels and labels: decoded once, then kept."""
         if client not in self._kept:
             own = self.clients[client]
-            decoded = decode_images(self.dataset, own.train, self.shape.image_size).images
-            self._kept[client] = self.backbone.normalise(decoded), torch.from_numpy(own.train_labels)
+            pixels = decode_images(self.dataset, own.train, self.shape.image_size, self.config.data)
+            normalised = self.backbone.normalise(pixels[own.train])
+            self._kept[client] = normalised, torch.from_numpy(own.train_labels)
         return self._kept[client]
 
-    def optimiser(self, parameters: Parameters, round_: int) -> torch.optim.SGD:
+    def optimiser(self, parameters: Mapping[str, Tensor], round_: int) -> torch.optim.SGD:
         """Return the optimiser of a visit."""
         training, decay = self.config.training, self.config.training.lr_decay**round_
         given = {name: training.head_lr if name == "head" else training.prompt_lr for name in parameters}
@@ -96,7 +98,8 @@ class Task:
         optimiser.zero_grad()
         loss.backward()
         tensors = [tensor for group in optimiser.param_groups for tensor in group["params"]]
-        nn.utils.clip_grad_norm_(tensors, self.config.training.clip_norm)
+        if self.config.training.clip_norm is not None:
+            nn.utils.clip_grad_norm_(tensors, self.config.training.clip_norm)
         optimiser.step()
 
     def tuned_visit(self, client: int, round_: int, values: Parameters) -> Parameters:
@@ -136,7 +139,8 @@ def plain_logits(
     vit: VisionTransformer, values: Parameters, images: Tensor, mixing: Mixing | None = None
 ) -> Tensor:
     """Run every block for every token."""
-    return vit.norm(prompted(vit.blocks, values, vit.embed(images), mixing))[:, 0] @ values["head"].T
+    features: Tensor = vit.norm(prompted(vit.blocks, values, vit.embed(images), mixing))[:, 0]
+    return features @ values["head"].T
 
 
 def prompted(blocks: Iterable[Any], values: Parameters, x: Tensor, mixing: Mixing | None = None) -> Tensor:

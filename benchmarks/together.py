@@ -16,6 +16,7 @@ from machine import circumstances
 
 import fedcue
 from fedcue.clients.federation import load_federation
+from fedcue.rounds.engine import Failure
 from fedcue.rounds.executor import Executor
 from fedcue.types import ClientMemory, Download, ServerState
 
@@ -51,6 +52,8 @@ def measure(given: argparse.Namespace, batch: int) -> None:
     with Executor(federation, 1) as executor:
         adding = roster.protection.adding({}, "warm up")
         for reply in executor.warm_up(range(given.clients)):
+            if isinstance(reply, Failure):
+                raise SystemExit(reply.reason)
             adding.add(reply)
         state = ServerState(0, roster.method.start(roster.sizes, 0, adding.sums()).tensors)
         sent = [roster.method.download(state, c, roster.sizes, 0) for c in range(given.clients)]

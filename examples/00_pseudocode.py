@@ -124,4 +124,4 @@ def main(rounds: int = 2, overrides: tuple[str, ...] = ()) -> dict[str, Tensor]:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2)

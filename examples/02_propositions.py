@@ -83,7 +83,8 @@ def gradients_by_round(rng: np.random.Generator, rounds: int = 600) -> dict[str,
     targets = rng.normal(size=(clients, 1, 3)) + 0.3 * rng.normal(size=(clients, images, 3))
 
     def slope(client: int, prompts: Array) -> Array:
-        return weights[client].T @ (weights[client] @ prompts - targets[client]) / images
+        change: Array = weights[client].T @ (weights[client] @ prompts - targets[client]) / images
+        return change
 
     def run(drawn: int, rate: float, decay: float) -> Array:
         prompts, norms = np.zeros((classes, 3)), []
@@ -96,7 +97,8 @@ def gradients_by_round(rng: np.random.Generator, rounds: int = 600) -> dict[str,
                     own = own - rate / (1 + decay * t) * slope(client, own)
                 local.append(own)
             prompts = np.mean(local, 0)
-        return (np.array(norms) ** 2).sum((1, 2))
+        squared: Array = (np.array(norms) ** 2).sum((1, 2))
+        return squared
 
     return {
         "2 of 6 clients, constant rate": run(2, 0.3, 0.0),

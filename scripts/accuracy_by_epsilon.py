@@ -14,11 +14,12 @@ from __future__ import annotations
 import csv
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -219,7 +220,7 @@ def kept() -> list[Cell]:
         return []
     with TABLE.open(newline="") as file:
         return [
-            Cell(**{**line, "seed": int(line["seed"]), "accuracy": float(line["accuracy"])})
+            Cell(**cast(Any, line | {"seed": int(line["seed"]), "accuracy": float(line["accuracy"])}))
             for line in csv.DictReader(file)
         ]
 
@@ -275,4 +276,5 @@ def show() -> None:
 
 
 if __name__ == "__main__":
-    {"measure": measure, "show": show}[sys.argv[1]](*sys.argv[2:])
+    commands: dict[str, Callable[..., None]] = {"measure": measure, "show": show}
+    commands[sys.argv[1]](*sys.argv[2:])

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -29,7 +30,8 @@ from fedcue.config.sections import EvaluationOptions
 from fedcue.report.figures.draw import save
 from fedcue.report.figures.figure import Axis, Figure, Panel, Series
 
-Floats, Integers = NDArray[np.float64], NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
 Row = tuple[str, str, int, str, int, float]
 """Data set, split, images of a client, how priors are known, seed, mean accuracy over clients (or a rate)."""
 Groups = dict[tuple[str, str, int, str], list[float]]
@@ -99,7 +101,7 @@ def mix_of(split: str, classes: int, held: int, rng: np.random.Generator) -> Flo
         return rng.dirichlet(np.full(classes, 0.3))
     mix = np.zeros(classes)
     mix[rng.permutation(classes)[:held]] = rng.uniform(0.4, 0.6, held)
-    return mix / mix.sum()
+    return np.asarray(mix / mix.sum())
 
 
 def images_of(folder: Path, name: str, seed: int) -> tuple[Images, Images]:
@@ -136,7 +138,7 @@ def changed(mix: Floats, how: str, rng: np.random.Generator) -> Floats:
     order, half = np.argsort(-mix), len(mix) // 2
     new = np.zeros_like(mix)
     new[rng.permutation(order[half:])[:half]] = mix[order[:half]]
-    return new / new.sum()
+    return np.asarray(new / new.sum())
 
 
 def rows_of(folder: Path, name: str, split: str, seed: int) -> Iterator[Row]:
@@ -259,12 +261,18 @@ def features(
             batch = OnePass(model, pixels[rows], 0, ()).whole(torch.zeros(sizes.classes))
             out[rows] = batch.features(cue.prompter(tensors, batch))[:, 0].numpy()
     domains = np.zeros(len(dataset), dtype=np.int64) if dataset.domains is None else dataset.domains
-    kept = {"features": out, "labels": dataset.labels, "is_test": dataset.is_test, "domains": domains}
+    kept: dict[str, Any] = {
+        "features": out,
+        "labels": dataset.labels,
+        "is_test": dataset.is_test,
+        "domains": domains,
+    }
     np.savez(folder / f"{name}.npz", **kept)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "features":
-        features(Path(sys.argv[2]), *sys.argv[3:5], *map(int, sys.argv[5:7]), sys.argv[7:])  # type: ignore[arg-type]
+        name, recipe, per_train, per_test, *settings = sys.argv[3:]
+        features(Path(sys.argv[2]), name, recipe, int(per_train), int(per_test), settings)
     else:
         tables(Path(sys.argv[2]), Path(sys.argv[3]))

@@ -39,9 +39,9 @@ from unlabelled import (
 
 import fedcue
 from fedcue.after.predict import Model
-from fedcue.clients.federation import decode_used
 from fedcue.clients.priors import concentration_of
 from fedcue.config.layers import load_folder, parse
+from fedcue.data.pixels import decode_images
 from fedcue.methods.pep import PEP
 from fedcue.train.batches import Samples
 
@@ -61,7 +61,7 @@ class Trained:
         config, model = load_folder(folder, settings), fedcue.load(folder)
         dataset = config.data.load(config.seed)
         rows = np.flatnonzero(dataset.is_test)
-        pixels = decode_used(config, dataset, rows, model.model.architecture.image_size)[rows]
+        pixels = decode_images(dataset, rows, model.model.architecture.image_size, config.data)[rows]
         domains = np.zeros(len(dataset), dtype=np.int64) if dataset.domains is None else dataset.domains
         return cls(model, pixels, dataset.labels[rows], domains[rows])
 
