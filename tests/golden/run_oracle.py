@@ -1,11 +1,12 @@
 """Whole runs in plain numpy (float64): rounds, local training, server steps, tests, numbers of the tables.
 
 Like ``oracle`` it is written from the paper and the method descriptions alone and imports nothing of
-``fedcue``. What was drawn at random (first values, who took part, the order of images in a visit) is given.
+``fedcue``. First values and the order of images in a visit are given; who takes part is drawn here.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -643,6 +644,17 @@ class Outcome:
     """Floats sent up and down in each round, and before the first."""
     unadapted: dict[int, float]
     """Accuracies by client after the last round, without what clients train for the last test alone."""
+
+
+def sampled(seed: int, rounds: int, training: Sequence[int], count: int) -> list[list[int]]:
+    """Draw the distinct clients of each round, from a stream that seed and round name."""
+    drawn = []
+    for round_ in range(rounds):
+        digest = hashlib.sha256(repr((seed, "sampling", round_)).encode()).digest()
+        words = np.random.SeedSequence(np.frombuffer(digest, dtype=np.uint32).tolist())
+        chosen = np.random.Generator(np.random.PCG64(words)).choice(len(training), count, replace=False)
+        drawn.append([training[place] for place in chosen])
+    return drawn
 
 
 def run(
