@@ -26,18 +26,19 @@ def test_every_client_starts_with_the_same_prompts_and_heldout_ones_keep_them(fe
     assert torch.equal(first[0]["head"], run.state.tensors["head"])
 
 
-def test_a_client_goes_on_with_its_own_prompts(federation):
-    tiny = federation(PPT())
+@pytest.mark.parametrize("alternate", [False, True])
+def test_a_client_goes_on_with_its_own_prompts(alternate, federation):
+    tiny = federation(PPT(alternate=alternate))
     run = tiny.run(1)
     own = run.memories[0].tensors["private_prompts"]
     assert torch.equal(run.for_test(0)[1]["private_prompts"], own)
     assert not torch.equal(own, tiny.client(0).first_kept()["private_prompts"])
-    seen = []
+    seen = {}
     fit = tiny.host.loop
-    tiny.host.loop = lambda loss, start, *rest: seen.append(start) or fit(loss, start, *rest)
+    tiny.host.loop = lambda loss, start, *rest: seen.update(start) or fit(loss, start, *rest)
     tiny.update(run.state, 0, run.memories[0])
-    assert torch.equal(seen[0]["private_prompts"], own)
-    assert torch.equal(seen[0]["head"], run.state.tensors["head"])
+    assert torch.equal(seen["private_prompts"], own)
+    assert torch.equal(seen["head"], run.state.tensors["head"])
 
 
 def test_alternating_trains_the_head_behind_the_new_prompts(federation):
