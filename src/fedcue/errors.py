@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import reprlib
 from collections.abc import Iterable
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says when no more can be written."""
 _MAX_NAMES = 50
 """Names listed in a message at most."""
 
@@ -32,6 +35,10 @@ class PartitionError(FedcueError):
 
 class RunFolderError(FedcueError):
     """A run folder is missing, incomplete, or must not be overwritten."""
+
+
+class CannotWrite(RunFolderError):  # noqa: N818
+    """The file system takes no more of a file, or does not let it be written; the old one is as it was."""
 
 
 class ClientError(FedcueError):

@@ -153,7 +153,8 @@ def test_a_full_disk_leaves_the_last_checkpoint_intact(
 
     monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(
-        FedcueError, match=r"Cannot write .*No space left on device.*checkpoints written before are intact"
+        FedcueError,
+        match=r"Cannot write .*No space left on device.*Checkpoints written before are intact; fedcue resume",
     ):
         fedcue.run(config("pep"), tmp_path / "run")
     monkeypatch.undo()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import sys
@@ -32,7 +31,7 @@ from fedcue.cli import (
     tune,
     watch,
 )
-from fedcue.errors import FedcueError, Interrupted, printable, shown
+from fedcue.errors import FULL, FedcueError, Interrupted, printable, shown
 
 app = typer.Typer(
     name="fedcue",
@@ -60,9 +59,6 @@ app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")
 app.command("list")(list_.list_)
 app.command("show")(show.show)
-
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What the system says when no more can be written."""
 
 
 def _version(asked: bool) -> None:

@@ -21,7 +21,7 @@ from fedcue.errors import ConfigError, FedcueError, RunFolderError
 from fedcue.export.card import File, labels, model_card, rendered
 from fedcue.export.files import FILES, Form, described, needed, written
 from fedcue.export.graph import Deployed, takes_priors, trace
-from fedcue.record.files import explained, write_bytes, write_text
+from fedcue.record.files import explained, write_files
 
 OURS = (*FILES.values(), "labels.json", "README.md", "classify.py")
 _TOLERANCE = 1e-4
@@ -73,11 +73,14 @@ def export(
     }
     with explained(place):
         place.mkdir(parents=True, exist_ok=True)
-        for name in OURS:
+    files = {
+        FILES[form]: data,
+        **{name: text.encode(errors="backslashreplace") for name, text in texts.items()},
+    }
+    write_files({place / name: content for name, content in files.items()})
+    with explained(place):
+        for name in set(OURS) - files.keys():
             (place / name).unlink(missing_ok=True)
-    write_bytes(place / FILES[form], data)
-    for name, text in texts.items():
-        write_text(place / name, text, escape=True)
     return Exported(place, place / FILES[form], priors)
 
 

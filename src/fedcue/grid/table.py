@@ -18,7 +18,7 @@ from pathlib import Path
 from fedcue.errors import RunFolderError
 from fedcue.evaluate.curve import UNADAPTED
 from fedcue.foreign import csv_of
-from fedcue.record.files import explained, write_text
+from fedcue.record.files import explained, write_files
 
 Row = Mapping[str, str]
 """One line of a table by column."""
@@ -107,7 +107,7 @@ class RunTable:
     def add(self, entries: Sequence[Entry]) -> None:
         """Add rows and their curves; a row that is there already is replaced.
 
-        Curves are written first: a kill in between leaves points without a row, which the next try replaces.
+        Curves come first: a kill in between leaves points without a row, which the next try replaces.
         """
         with explained(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,8 +117,8 @@ class RunTable:
                 rows, name = _with_row(rows, entry.row)
                 curves[name] = [{**point, "run": name} for point in entry.curve]
             points = [point for name in curves for point in curves[name]]
-            _write(self.curves_path, points, _CURVE)
-            _write(self.path, rows, _columns_of(rows))
+            curved, table = _text(points, _CURVE), _text(rows, _columns_of(rows))
+            write_files({self.curves_path: curved, self.path: table})
 
 
 def _columns_of(rows: Sequence[Row]) -> list[str]:
@@ -180,9 +180,9 @@ def _read(path: Path, needed: Sequence[str]) -> list[Row]:
     return rows
 
 
-def _write(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
+def _text(rows: Sequence[Row], columns: Sequence[str]) -> bytes:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_text(path, text.getvalue())
+    return text.getvalue().encode()

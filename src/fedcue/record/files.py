@@ -12,7 +12,7 @@ from typing import Any
 
 from safetensors.torch import save
 
-from fedcue.errors import ConfigError, RunFolderError
+from fedcue.errors import FULL, CannotWrite, ConfigError, RunFolderError
 from fedcue.foreign import text_of
 from fedcue.types import Tensors
 
@@ -26,36 +26,56 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunFolderError(
-            f"Cannot write {path}: {error.strerror or error}. Free some space or give another --out; "
-            "checkpoints written before are intact (fedcue resume continues from the last one)."
+        advice = "Free some space" if error.errno in FULL else "Make it writable"
+        raise CannotWrite(
+            f"Cannot write {path}: {error.strerror or error}. {advice}, or give another place."
         ) from error
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write aside, sync, rename: a kill at any moment leaves the old file or the new one.
+    """Write aside, sync, rename: a kill at any moment leaves the old file or the new one."""
+    write_files({path: data})
+
+
+def write_files(files: Mapping[Path, bytes]) -> None:
+    """Write files that belong together: when the disk is full, each is what it was before.
 
     What lies aside already is half a file, or a stranger's link or pipe: it goes, and is not written through.
     """
-    check_output(path)
-    aside = path.with_name(f".{path.name}.part")
-    with explained(path):
-        try:
-            aside.unlink(missing_ok=True)
-            with open(aside, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(aside, path)
-        except OSError:
+    asides = {path: path.with_name(f".{path.name}.part") for path in files}
+    for path in files:
+        check_output(path)
+    try:
+        for path, aside in asides.items():
+            with explained(path):
+                _write_aside(aside, files[path])
+        for path, aside in asides.items():
+            with explained(path):
+                os.replace(aside, path)
+    except CannotWrite:
+        for aside in asides.values():
             with suppress(OSError):
                 aside.unlink(missing_ok=True)  # on a full disk it would take the room that is left
-            raise
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        raise
+    for path in files:
+        with explained(path):
+            _sync_folder(path.parent)
+
+
+def _write_aside(aside: Path, data: bytes) -> None:
+    aside.unlink(missing_ok=True)
+    with open(aside, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def check_output(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from fedcue.clients.federation import load_federation
 from fedcue.config.layers import dump
 from fedcue.config.settings import RunConfig
-from fedcue.errors import BudgetSpent, ConfigError, FedcueError, shown
+from fedcue.errors import BudgetSpent, CannotWrite, ConfigError, FedcueError, shown
 from fedcue.evaluate.accuracy import Accuracies
 from fedcue.machine import peak_memory_mb
 from fedcue.record.checkpoint import Checkpoint
@@ -100,8 +101,12 @@ class Run:
         state = self._resume() if resume and self.folder.begun else self._start()
         try:
             return self._finish(self._all_rounds(state))
-        except Exception:
-            self.folder.checkpoints.write(self.last)
+        except Exception as error:
+            with suppress(CannotWrite):  # the first failure is the one to tell of
+                self.folder.checkpoints.write(self.last)
+            if isinstance(error, CannotWrite) and self.folder.checkpoints.any():
+                way_on = f"fedcue resume {self.folder.path} goes on from the last one"
+                raise CannotWrite(f"{error} Checkpoints written before are intact; {way_on}.") from error
             raise
 
     def _all_rounds(self, state: ServerState) -> ServerState:

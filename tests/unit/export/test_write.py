@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -20,7 +21,7 @@ from PIL import Image
 
 import fedcue
 from fedcue.after.images import read_images
-from fedcue.errors import ConfigError, DataError, RunFolderError
+from fedcue.errors import CannotWrite, ConfigError, DataError, RunFolderError
 from fedcue.export import files, write
 from fedcue.export.card import model_card, rendered
 from fedcue.export.push import staged
@@ -226,6 +227,20 @@ def test_a_place_that_is_no_folder_is_refused_before_the_model_is_traced(
     (tmp_path / "out" / "README.md").mkdir(parents=True)
     with pytest.raises(RunFolderError, match=r"'README\.md', which is no part"):
         export(run, tmp_path / "out", overwrite=True)
+
+
+def test_a_full_disk_leaves_the_earlier_export(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    export(run, tmp_path, form="torch")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CannotWrite, match="No space left"):
+        export(run, tmp_path, form="torch", overwrite=True)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_what_cannot_be_exported_is_told(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -9,9 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedcue.errors import RunFolderError
-from fedcue.grid import table as tables
-from fedcue.grid.table import Entry, RunTable, identity_of, settings_of
+from fedcue.errors import CannotWrite, RunFolderError
+from fedcue.grid.table import KEYS, Entry, RunTable, identity_of, settings_of
 
 
 def row(method: str = "pep", seed: int = 0, **more: str) -> dict[str, str]:
@@ -62,14 +63,14 @@ def test_a_kill_while_writing_leaves_the_old_table(tmp_path: Path, monkeypatch: 
     table = RunTable(tmp_path / "t.csv")
     table.add([Entry(row(), ({"round": "1"},))])
     before = table.path.read_bytes()
-    write = tables._write
+    replace = os.replace
 
-    def killed(path: Path, *arguments: object) -> None:
+    def killed(aside: Path, path: Path) -> None:
         if path == table.path:
             raise KeyboardInterrupt
-        write(path, *arguments)  # type: ignore[arg-type]
+        replace(aside, path)
 
-    monkeypatch.setattr(tables, "_write", killed)
+    monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
         table.add([Entry(row("head"), ({"round": "1"},))])
     assert table.path.read_bytes() == before
@@ -77,6 +78,25 @@ def test_a_kill_while_writing_leaves_the_old_table(tmp_path: Path, monkeypatch: 
     table.add([Entry(row("head"), ({"round": "1"},))])
     assert [one["method"] for one in table.rows()] == ["pep", "head"]
     assert [len(points) for points in table.curves().values()] == [1, 1]
+
+
+def test_a_full_disk_leaves_the_rows_and_curves_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, sync, synced = RunTable(tmp_path / "t.csv"), os.fsync, []
+    table.add([Entry(row(), ({"round": "1"},))])
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(descriptor: int) -> None:
+        synced.append(descriptor)
+        if len(synced) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CannotWrite, match=r"t\.csv: No space left on device\. Free some space, or give"):
+        table.add([Entry(row(), ({"round": "1"}, {"round": "2"}))])
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def add_some(path: Path, method: str) -> None:
@@ -125,4 +145,4 @@ def test_whatever_a_file_holds_it_is_read_or_refused(tmp_path: Path, text: str) 
             rows = RunTable(path).rows()
         except RunFolderError:
             continue
-        assert all(set(tables.KEYS) <= set(row) for row in rows)
+        assert all(set(KEYS) <= set(row) for row in rows)

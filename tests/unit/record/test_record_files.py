@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedcue.errors import ConfigError, RunFolderError
-from fedcue.record.files import check_output, write_bytes
+from fedcue.errors import CannotWrite, ConfigError, RunFolderError
+from fedcue.record.files import check_output, write_bytes, write_files
 
 
 @pytest.mark.parametrize("kind", ["half a file", "link", "dangling link", "pipe"])
@@ -41,6 +41,32 @@ def test_what_could_not_be_written_leaves_the_old_file_and_no_half_one(
     with pytest.raises(RunFolderError, match="No space left"):
         write_bytes(tmp_path / "page.html", b"new")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_of_files_that_belong_together_none_changes_when_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, calls = {tmp_path / name: b"old" for name in ("a", "b", "c")}, []
+    write_files(kept)
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 2:
+            raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CannotWrite, match=r"Cannot write .*/b: File too large\. Free some space, or give"):
+        write_files(dict.fromkeys(kept, b"new"))
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == kept
+
+
+def test_what_may_not_be_written_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(descriptor: int) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "fsync", denied)
+    with pytest.raises(CannotWrite, match=r"table\.csv: Read-only file system\. Make it writable, or give"):
+        write_bytes(tmp_path / "table.csv", b"new")
 
 
 @pytest.mark.parametrize(
