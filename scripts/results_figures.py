@@ -6,16 +6,20 @@ python scripts/results_figures.py docs/results/miniature
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
 from results import Results, paper_of_run
-from results_mixing import Point, mixing
+from results_mixing import WIDTH, Point, mixing
 from results_shown import MAIN, PEP_EVEN
 
 from fedcue.report.figures.draw import save
 from fedcue.report.figures.figure import Axis, Figure, Panel, Series
 from fedcue.report.labels import method_label
+
+TASK = 30, 3, 60
+"""Classes, classes of a client and training images of a class in the main table."""
 
 LINES = {  # names of runs, and what the figure calls them
     "cue": "cue (ours; the prior decides at test)",
@@ -76,28 +80,37 @@ def _line(curve: dict[int, list[float]], label: str, slot: int) -> Series:
 
 
 def when_mixing_pays(points: list[Point]) -> Figure:
-    """Return PEP-FedPT's gain over FedVPT by classes over width, for clients that hold a tenth of them."""
-    shown = [
-        point for point in points if point.held * 10 == point.classes and point.images == points[0].images
-    ]
-    bounds = [point.difference.interval or (point.difference.mean,) * 2 for point in shown]
+    """Return PEP-FedPT's gain over FedVPT as one thing changes and the rest is as in the main table."""
+    main_classes, main_held, main_images = TASK
+    tenth = [one for one in points if one.held * 10 == one.classes and one.images == main_images]
+    held = [one for one in points if (one.classes, one.images) == (main_classes, main_images)]
+    images = [one for one in points if (one.classes, one.held) == (main_classes, main_held)]
+    ways = (
+        (f"classes on a ViT of width {WIDTH}; a client holds a tenth", tenth, [one.classes for one in tenth]),
+        (f"classes that a client holds, of {main_classes}", held, [one.held for one in held]),
+        ("training images of a class", images, [one.images for one in images]),
+    )
+    panels = [_gains(axis, own, places) for axis, own, places in ways if len(own) > 1]
+    return Figure("mixing", "What mixing gains", tuple(panels))
+
+
+def _gains(axis: str, points: list[Point], places: list[int]) -> Panel:
+    bounds = [point.difference.interval or (point.difference.mean,) * 2 for point in points]
+    gains = [point.difference.mean for point in points]
     series = Series(
         "PEP-FedPT − FedVPT",
-        [point.crowding for point in shown],
-        [point.difference.mean for point in shown],
+        places,
+        gains,
         1,
         [low for low, _ in bounds],
         [high for _, high in bounds],
-        [f"{point.classes} classes" for point in shown],
     )
-    panel = Panel(
-        "scatter",
-        Axis("classes / width of the ViT"),
-        Axis("PEP-FedPT − FedVPT, points"),
-        (series,),
-        title="What mixing gains, by how crowded one mixed prompt is",
-    )
-    return Figure("mixing", panel.title, (panel,))
+    return Panel("scatter", Axis(axis), Axis("PEP-FedPT − FedVPT, points"), (series,), title=_said(gains))
+
+
+def _said(gains: Sequence[float]) -> str:
+    """Return in words how a gain changes from one end to the other."""
+    return f"From {gains[0]:+.0f} to {gains[-1]:+.0f} points"
 
 
 def main() -> None:

@@ -156,7 +156,7 @@ def test_mixing_compares_both_methods_on_every_task(tmp_path: Path) -> None:
     assert "| 20 | 2 | 60 | 0.10 | 50.0 | 80.0 | +50.0 |" in table
     assert "| 100 | 10 | 60 | 0.52 | 50.0 | 80.0 | +0.0 |" in table
     figure = results_figures.when_mixing_pays(results_mixing.mixing(results.Results(tmp_path)))
-    assert figure.panels[0].series[0].x == [20 / 192, 100 / 192]
+    assert figure.panels[0].series[0].x == [20, 100]
 
 
 def test_the_figures_title_is_its_message(tmp_path: Path) -> None:
