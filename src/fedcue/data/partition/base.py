@@ -26,7 +26,7 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Clients and images of a dataset that a partition does not use."""
+    """What a partition leaves out: clients and images of the dataset, classes of clients."""
 
     few_training: tuple[str, ...] = ()
     """Clients with too few training images."""
@@ -36,6 +36,8 @@ class LeftOut:
     """Test images that belong to nobody and show a class that no client trains on."""
     nobodys: int = 0
     """Images that would be used if it were known whose they are."""
+    few_classes: tuple[str, ...] = ()
+    """Clients without a class that was to be theirs, because their domain has too few images of it."""
     min_train: int = 0
     min_test: int = 0
 
@@ -57,6 +59,11 @@ class LeftOut:
             notes.append(
                 f"{many(self.nobodys, 'image')} of no client or domain: not used. Say whose each image is, "
                 "or give partition=dirichlet, which does not ask."
+            )
+        if self.few_classes:
+            notes.append(
+                f"{counted(self.few_classes, ('holds', 'hold'))} fewer classes than meant: of some "
+                "classes their domain has fewer training images than clients (partition.clients_per_domain)."
             )
         if self.test_images:
             notes.append(f"{self.test_images:,} test images show classes that no client trains on: not used.")

@@ -41,8 +41,16 @@ class ByDomain(PartitionOptions):
             test.extend(parts[1])
             several = range(self.clients_per_domain)
             names.extend([domain] if len(several) == 1 else [f"{domain}-{client}" for client in several])
-        nowhere = LeftOut(nobodys=int((dataset.domains < 0).sum()))
+        few = tuple(name for name, images in zip(names, train, strict=True) if self._lacks(dataset, images))
+        nowhere = LeftOut(nobodys=int((dataset.domains < 0).sum()), few_classes=few)
         return assemble(dataset, train, test, names, nowhere)
+
+    def _lacks(self, dataset: Dataset, images: Indices) -> bool:
+        """Tell whether a client's training images show fewer classes than were to be its own."""
+        assert dataset.domains is not None
+        neighbours = ~dataset.is_test & (dataset.domains == dataset.domains[images[0]])
+        meant = self.classes_per_client or len(np.unique(dataset.labels[neighbours]))
+        return len(np.unique(dataset.labels[images])) < meant
 
     def _rule(self) -> LabelSkew:
         if self.classes_per_client is None:

@@ -63,3 +63,19 @@ def test_images_of_no_domain_are_counted_and_not_used() -> None:
     partition = ByDomain().split(dataset, rng(0, "partition"))
     assert partition.left_out.nobodys == 3
     assert partition.pool("train").tolist() == [0, 2, 4, 8, 10]
+
+
+@pytest.mark.parametrize("classes_per_client", [None, 2])
+def test_clients_that_their_domain_cannot_give_every_class_are_told(classes_per_client: int | None) -> None:
+    """Three clients share eight images of one class; of the other, the second domain has two."""
+    labels = [0] * 8 + [1] * 8 + [0] * 8 + [1] * 3
+    is_test = np.arange(27) % 4 == 3
+    is_test[-1] = True
+    dataset = made(labels, is_test, domains=[0] * 16 + [1] * 11)
+    rule = ByDomain(clients_per_domain=3, classes_per_client=classes_per_client)
+    partition = rule.split(dataset, rng(0, "partition"))
+    lacking = np.flatnonzero((partition.class_counts(dataset) == 0).any(1)).tolist()
+    assert len(lacking) == 1
+    (note,) = partition.notes
+    assert note.startswith(f"1 client ({partition.names[lacking[0]]}) holds fewer classes than meant")
+    assert note.endswith("(partition.clients_per_domain).")
