@@ -9,23 +9,27 @@ from typing import Literal
 
 import numpy as np
 
-from fedcue.data.dataset import Dataset
+from fedcue.data.dataset import Dataset, ImageSource
 from fedcue.data.image_sources import UnreadableError, decode
 from fedcue.data.options import DataOptions
 
 Kind = Literal[
     "unreadable image",
     "one class",
+    "classes alike",
     "class without training images",
     "class without test images",
     "client without test images",
     "training image without client",
     "duplicate",
+    "dark image",
 ]
 
 _NOTHING_TO_TELL = "there is nothing to tell apart; give the folder that holds the folders of all classes"
 _UNTESTED = "a run leaves it out; data.test_share=0.2 sets a share of its images aside to test on"
 _NOBODYS = "no client trains on it; say whose it is"
+_ALIKE = "they differ in capitals or spaces alone; if they are one class, give them one name"
+_DARK = "it uses 12 of its 16 bits at most and is nearly black in 8; save it in 8 bits"
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,12 @@ def _gaps(dataset: Dataset) -> list[Finding]:
     findings = []
     if len(dataset.classes) == 1:
         findings.append(Finding("one class", dataset.classes[0], _NOTHING_TO_TELL))
+    alike: dict[str, list[str]] = {}
+    for name in dataset.classes:
+        alike.setdefault("".join(name.casefold().split()), []).append(name)
+    findings += [
+        Finding("classes alike", ", ".join(names), _ALIKE) for names in alike.values() if len(names) > 1
+    ]
     lacking: tuple[tuple[Kind, np.ndarray, str], ...] = (
         ("class without training images", dataset.train, "it cannot be learned"),
         ("class without test images", dataset.test, "its accuracy is not measured"),
@@ -104,6 +114,12 @@ def _gaps(dataset: Dataset) -> list[Finding]:
     return findings
 
 
+def _is_dark(images: ImageSource, index: int) -> bool:
+    """Tell whether an image of 16 bits uses 12 of them at most, as cameras and scanners save them."""
+    with images.open(index) as image:
+        return image.mode.startswith("I") and int(np.asarray(image).max()) < 2**12
+
+
 def _images(dataset: Dataset, max_pixels: int, progress: Callable[[int, int], None] | None) -> list[Finding]:
     """Find the images that cannot be decoded and those that are both in the training and the test set."""
     findings = []
@@ -111,6 +127,8 @@ def _images(dataset: Dataset, max_pixels: int, progress: Callable[[int, int], No
     for index in range(len(dataset)):
         try:
             decode(dataset.images, index, 1, max_pixels)
+            if _is_dark(dataset.images, index):
+                findings.append(Finding("dark image", dataset.images.describe(index), _DARK))
             digest = hashlib.blake2b(dataset.images.content(index), digest_size=16).digest()
             is_test = bool(dataset.is_test[index])
             other, other_is_test = seen.setdefault(digest, (index, is_test))

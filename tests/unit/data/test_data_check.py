@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pytest
+from PIL import Image
 from support.data_files import save_picture
 
 from fedcue.data.check import check
@@ -86,3 +89,23 @@ def test_why_an_image_cannot_be_read_does_not_repeat_where_it_is(tmp_path: Path)
     (finding,) = (one for one in check(Folder(root=tmp_path)).findings if one.kind == "unreadable image")
     assert finding.where == str(broken)
     assert finding.why == "it is no BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP image"
+
+
+def test_classes_that_differ_in_capitals_or_spaces_alone_are_listed(tmp_path: Path) -> None:
+    for name in ("Red fox", "red  Fox", "owl"):
+        for number in range(3):
+            save_picture(tmp_path / name / f"{number}.png", 10 * len(name) + number)
+    found = [one for one in check(Folder(root=tmp_path)).findings if one.kind == "classes alike"]
+    assert [one.where for one in found] == ["Red fox, red  Fox"]
+
+
+@pytest.mark.parametrize("kind", ["<u2", ">u2"])
+def test_images_of_16_bits_that_use_12_are_listed(tmp_path: Path, kind: str) -> None:
+    ends = {"dark": 4095, "wide": 65535, "just": 4096}
+    for name, end in ends.items():
+        (tmp_path / name).mkdir()
+        for number in range(3):
+            pixels = np.linspace(number, end, 64, dtype=kind).reshape(8, 8)
+            Image.fromarray(pixels).save(tmp_path / name / f"{number}.tiff")
+    found = [one for one in check(Folder(root=tmp_path)).findings if one.kind == "dark image"]
+    assert [Path(one.where).parent.name for one in found] == ["dark"] * 3
