@@ -11,8 +11,10 @@ from fedcue.clients.federation import load_federation
 from fedcue.clients.host import Host, check_finite
 from fedcue.config.layers import load
 from fedcue.errors import ClientError
+from fedcue.methods.client import Client
+from fedcue.methods.head import HeadTuning
 from fedcue.rounds.simulator import at_work, let_work
-from fedcue.types import ClientMemory, Download, Update
+from fedcue.types import ClientMemory, Download, Tensors, Update
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +61,36 @@ def test_every_client_round_and_seed_has_a_random_stream_of_its_own(
     trained(host, 0, 3)
     assert streams[3] == streams[0]
     assert len(set(streams)) == 4
+
+
+def test_so_has_every_client_and_seed_before_round_0_and_every_round_in_a_test(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams: list[tuple[float, ...]] = []
+
+    class Noting(HeadTuning):
+        def warm_up(self, client: Client) -> Tensors:
+            streams.append(tuple(torch.rand(4, generator=client.generator).tolist()))
+            return {}
+
+        def for_test(self, client: Client, sent: Tensors, final: bool) -> Tensors:
+            self.warm_up(client)
+            return super().for_test(client, sent, final)
+
+    def tested(client: int, round_: int) -> None:
+        host.test([client], Download(client, round_, host.table.first(0)), ClientMemory(), False)
+
+    monkeypatch.setattr(host, "method", Noting())
+    for client, round_ in ((0, 3), (1, 3), (0, 4), (0, 3)):
+        tested(client, round_)
+    assert streams[3] == streams[0]
+    for client in (0, 1, 0):
+        host.warm_up(client)
+    assert streams[6] == streams[4]
+    monkeypatch.setattr(host, "config", host.config.model_copy(update={"seed": 1}))
+    tested(0, 3)
+    host.warm_up(0)
+    assert len(set(streams)) == 7
 
 
 def test_an_update_that_is_not_a_number_is_a_failure_by_name() -> None:

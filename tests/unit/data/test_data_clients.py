@@ -34,6 +34,17 @@ def test_holding_out_and_validating_do_not_change_the_test_images() -> None:
         assert np.array_equal(np.sort(after.indices), np.sort(before.indices))
 
 
+def test_which_images_validate_follows_from_the_seed() -> None:
+    partition = IID(clients=8).split(CIFAR, rng(0, "p"))
+
+    def chosen(seed: int) -> list[list[int]]:
+        clients = make_clients(CIFAR, partition, validation_share=0.1, seed=seed)
+        return [client.validation.tolist() for client in clients]
+
+    assert chosen(0) == chosen(0)
+    assert chosen(0) != chosen(1)
+
+
 def test_bad_images_leave_their_clients() -> None:
     partition = IID(clients=2).split(balanced(2, 10, 2), rng(0, "partition"))
     dataset = balanced(2, 10, 2)
