@@ -45,7 +45,7 @@ def test_what_is_trained_is_the_servers_model_as_it_is(federation):
     assert all(torch.equal(tensors[0]["head"], other["head"]) for other in tensors)
 
 
-def test_every_round_draws_other_images_whoever_visits(federation):
+def test_every_round_and_seed_draw_other_images_whoever_visits(federation):
     tiny, seen = pooled(federation, None, "clients_per_round=1", images=8), []
 
     def watched(loss, start, samples, *rest):
@@ -56,7 +56,9 @@ def test_every_round_draws_other_images_whoever_visits(federation):
     first = tiny.method.table(tiny.sizes).first(0)
     for client, round_ in ((0, 0), (0, 1), (0, 2), (1, 2)):
         tiny.host.train(Download(client, round_, first), ClientMemory())
-    assert len(set(seen)) == 3
+    tiny.host.config = tiny.host.config.model_copy(update={"seed": 1})
+    tiny.host.train(Download(0, 0, first), ClientMemory())
+    assert len(set(seen)) == 4
     assert seen[2] == seen[3]
 
 
