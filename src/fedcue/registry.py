@@ -45,8 +45,9 @@ class Registry:
         try:
             part, base = _imported(path), _imported(self.base)
         except Exception as error:  # a module of the user's may fail in any way
+            why = str(error)[:300]
             raise ConfigError(
-                f"{self.kind.capitalize()} {shown(name)} cannot be imported from {shown(path)}: {error}. "
+                f"{self.kind.capitalize()} {shown(name)} cannot be imported from {shown(path)}: {why}. "
                 "Give package.module:Class of an importable module."
             ) from error
         named = isinstance(getattr(part, "name", None), str)

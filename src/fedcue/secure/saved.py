@@ -26,7 +26,7 @@ def read(kind: type[State], text: str) -> State:
         if set(values) != set(expected):
             raise ValueError("other fields")
         return kind(**{name: _READERS[expected[name]](values[name]) for name in expected})
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise SecureSumError(
             f"This text is no {kind.__name__} of secure summation. Give what was written, or begin anew."
         ) from error

@@ -339,3 +339,9 @@ def test_under_privacy_a_head_of_statistics_has_most_of_the_budget(tmp_path: Pat
     assert load(recipe, ["privacy=dp", "privacy.head_share=0.3"]).privacy.head_share == 0.3
     assert load(recipe, ["privacy=dp", "method=pep"]).privacy.head_share == 0.5
     assert resolve(dump(private)) == private
+
+
+def test_a_long_import_path_does_not_make_a_long_message() -> None:
+    with pytest.raises(ConfigError, match="cannot be imported") as refused:
+        load("default", [f"method=no.{'x' * 9000}:Thing"])
+    assert len(str(refused.value)) < 1000

@@ -274,7 +274,9 @@ def test_two_attempts_have_nothing_in_common(played):
         assert one[53:] != other[53:], (step, client)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"session": 3}', "\x80", '{"step": "done"}'])
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "null", '{"session": 3}', "\x80", '{"step": "done"}', "[" * 99999]
+)
 def test_a_damaged_state_is_refused(played, text):
     with pytest.raises(SecureSumError, match="no ClientState"):
         Client.resume(played.session, 0, identity(0), text)
