@@ -107,7 +107,8 @@ def test_a_worker_that_is_killed_at_any_moment_changes_no_bit(
         if visit.step != step or hit:
             return
         if moment == "last train":
-            count = int(visit.job[0][0].round == 2)
+            (sent, _), _ = visit.job[1][0]
+            count = int(sent.round == 2)
         elif moment == "last test":
             count = int(visit.job[3])  # whether it is the run's last
         if count:

@@ -31,13 +31,13 @@ _MAX_SIDE = 90
 Shape = tuple[int, ...]
 _IGNORED = ("head.", "head_dist.", "mask_token")
 _HEADS = {
-    "test_vit": 2,
-    "huge": 16,
-    "gigantic": 16,
-    "giant_patch14_dinov2": 24,
-    "giant_patch14_reg4_dinov2": 24,
-    "giant": 16,
+    ("test_vit", 64): 2,
+    ("so400m", 1152): 16,
+    ("huge", 1280): 16,
+    ("giant", 1408): 16,
+    ("gigantic", 1664): 16,
 }
+"""By a part of its name and its width: the heads of timm's architectures whose heads are not 64 wide."""
 
 
 @one_thread()
@@ -233,7 +233,8 @@ def _heads(architecture: object, arguments: Mapping[str, Any], width: int) -> in
     if type(given) is int:
         return given
     name = architecture if isinstance(architecture, str) else ""
-    return next((heads for part, heads in _HEADS.items() if part in name), max(1, width // 64))
+    known = (heads for (part, wide), heads in _HEADS.items() if part in name and wide == width)
+    return next(known, max(1, width // 64))
 
 
 def _channels(weights: Path, pretrained: dict[str, Any], key: str) -> tuple[float, float, float]:

@@ -253,7 +253,16 @@ def test_a_norm_behind_pooling_is_refused(tmp_path: Path) -> None:
         load_backbone(str(write_folder(tmp_path / "b", tensors, CONFIG)))
 
 
-@pytest.mark.parametrize("name", ["test_vit", "vit_huge_patch14_224", "vit_gigantic_patch14_224"])
+HEADS = [
+    "test_vit",
+    "vit_giant_patch14_224",
+    "vit_gigantic_patch14_224",
+    "vit_huge_patch14_224",
+    "vit_so400m_patch14_reg1_tipsv2",
+]
+
+
+@pytest.mark.parametrize("name", HEADS)
 def test_heads_are_as_many_as_timm_gives_the_architecture(timm: Any, tmp_path: Path, name: str) -> None:
     with torch.device("meta"):
         theirs = timm.create_model(name, depth=1, num_classes=0)
