@@ -78,6 +78,16 @@ def network(allowed: bool) -> Iterator[None]:
         _network.reset(before)
 
 
+def hub_failures() -> tuple[type[Exception], ...]:
+    """Return what the hub's client raises where the network, the hub or a disk fails.
+
+    Errors of its HTTP client come through, whichever that is: a connection refused or broken off.
+    """
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    return (OSError, *HfHubHTTPError.__bases__, HFValidationError)
+
+
 def network_allowed() -> bool:
     """Tell whether something may be fetched: always, but where only a folder asks for it."""
     return _network.get()

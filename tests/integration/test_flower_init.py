@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from typer.testing import CliRunner
 
 from fedcue.cli.flower import app
-from fedcue.errors import ConfigError, RunFolderError
+from fedcue.errors import CannotWrite, ConfigError, RunFolderError
 
 
 def init(folder: Path, *arguments: str) -> str:
@@ -179,7 +179,7 @@ def test_a_deployment_without_a_gate_gets_no_more_nodes(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_no_half_of_a_server_or_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: int
 ) -> None:
-    folder, writes = tmp_path / "here", [0, 0]
+    folder, writes, told = tmp_path / "here", [0, 0], set[str]()
     if there:
         init(folder, "--nodes", "1")
     for name in ("write_text", "write_bytes"):
@@ -188,7 +188,7 @@ def test_a_full_disk_leaves_no_half_of_a_server_or_node(
         def full(path: Path, content: Any, plain: Any = plain) -> int:
             writes[0] += 1
             if writes[0] == writes[1]:
-                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+                raise OSError(errno.ENOSPC, "No space left on device")
             return int(plain(path, content))
 
         monkeypatch.setattr(Path, name, full)
@@ -197,10 +197,12 @@ def test_a_full_disk_leaves_no_half_of_a_server_or_node(
         try:
             init(folder, "--nodes", "2")
             break
-        except OSError:
+        except CannotWrite as error:
+            told.add(str(error).split(":")[0])
             found = {path.name for path in folder.iterdir()}
             assert found in (set(), {"ca", "server"}, {"ca", "server", "node-1"})
             keys = {path.stem for path in folder.glob("server/keys/*")}
             assert keys == {path.name for path in folder.glob("node-*")}
     assert last >= 4
+    assert told & {f"Cannot write {folder / name}" for name in ("ca", "server", "node-1", "node-2")}
     assert {path.name for path in folder.iterdir()} == {"ca", "server", "node-1", "node-2"}

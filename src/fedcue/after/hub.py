@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from fedcue.errors import RunFolderError
+from fedcue.machine import hub_failures
 
 FILES = (
     "model.json",
@@ -34,11 +35,10 @@ def found(folder: str | Path, fetch: bool | None) -> tuple[Path, bool]:
 
 def _downloaded(repository: str, fetch: bool) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(repository, allow_patterns=list(FILES), local_files_only=not fetch))
-    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+    except hub_failures() as error:
         why = f"could not be downloaded ({type(error).__name__})" if fetch else "may be fetched with --fetch"
         raise RunFolderError(
             f"There is no folder {repository}, and a repository of that name on the hub {why}. "

@@ -31,7 +31,7 @@ from fedcue.cli import (
     tune,
     watch,
 )
-from fedcue.errors import FULL, FedcueError, Interrupted, printable, shown
+from fedcue.errors import FULL, ConfigError, FedcueError, Interrupted, printable, shown
 
 app = typer.Typer(
     name="fedcue",
@@ -105,6 +105,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
+        _check_folder()
         try:
             app(args=arguments, prog_name="fedcue")
         finally:
@@ -122,15 +123,29 @@ def main() -> None:
         _print_no_more()
         sys.exit(1)
     except OSError as error:
-        unusable = error.filename is not None and error.errno not in FULL
-        if debug or not (unusable or error.errno in FULL):
+        place, full = error.filename2 or error.filename, error.errno in FULL
+        if debug or not (full or place is not None):
             raise
-        if unusable:
-            _tell(f"Cannot use {shown(str(error.filename))}: {error.strerror}. Give a path that can be used.")
-            sys.exit(2)
-        _print_no_more()
-        _tell(f"Cannot write the output: {error.strerror}. Free some space, or send the output elsewhere.")
+        if place is None:
+            _print_no_more()
+            _tell(
+                f"Cannot write the output: {error.strerror}. Free some space, or send the output elsewhere."
+            )
+        elif full:
+            _tell(
+                f"Cannot write {shown(str(place))}: {error.strerror}. Free some space, or give another place."
+            )
+        else:
+            _tell(f"Cannot use {shown(str(place))}: {error.strerror}. Give a path that can be used.")
         sys.exit(2)
+
+
+def _check_folder() -> None:
+    """Refuse to start in a folder that was deleted: every relative path means nothing there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise ConfigError("The folder this shell is in was deleted. Change to another one (cd).") from error
 
 
 def _tell(message: str) -> None:

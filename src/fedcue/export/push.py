@@ -13,6 +13,7 @@ from fedcue.after.predict import BESIDE, backbone_of, load
 from fedcue.errors import ConfigError, FedcueError, RunFolderError
 from fedcue.export.card import labels, model_card
 from fedcue.foreign import expanded
+from fedcue.machine import hub_failures
 from fedcue.model.backbone import WEIGHTS, locate
 from fedcue.record.files import read_json, write_json, write_text
 from fedcue.report.run_files import json_object
@@ -99,16 +100,15 @@ def _copy_backbone(weights: Path, folder: Path) -> None:
 
 def _upload(folder: Path, repository: str, private: bool) -> str:
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
     api = HfApi()
     try:
         address = api.create_repo(repository, private=private, exist_ok=True)
         api.upload_folder(folder_path=folder, repo_id=repository, commit_message="A model of fedcue")
-    except (HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled, OSError) as error:
+    except hub_failures() as error:
         reason = f"{type(error).__name__}: {error}"[:300]
         raise FedcueError(
             f"{repository} could not be written ({reason}). Log in with 'hf auth login' or set HF_TOKEN, "
-            "and give a repository that is yours."
+            "give a repository that is yours, and see that the network reaches the hub."
         ) from error
     return str(address)

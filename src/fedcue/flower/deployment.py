@@ -17,6 +17,7 @@ from fedcue.flower.certificates import write_ca, write_node_key, write_server_ce
 from fedcue.flower.layout import CONNECTION, Layout, address, check
 from fedcue.flower.scripts import GATE, write_node_script, write_server_scripts
 from fedcue.foreign import expanded
+from fedcue.record.files import explained
 
 APP = '''"""Hands Flower the two halves of fedcue, which is installed on every machine."""
 
@@ -61,9 +62,10 @@ def _whole(folder: Path) -> Iterator[Path]:
     aside = folder.with_name(f".{folder.name}.part")
     try:
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        yield aside
-        aside.rename(folder)
+        with explained(folder):
+            aside.mkdir(parents=True)
+            yield aside
+            aside.rename(folder)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -103,10 +105,11 @@ def _write_server_files(layout: Layout, folder: Path, authority: Path) -> None:
 
 def _write_node(layout: Layout, number: int) -> None:
     public = layout.server / "keys" / f"node-{number}.pub"
+    certificate = b"" if layout.insecure else (layout.server / "ca.crt").read_bytes()
     try:
         with _whole(layout.node(number)) as folder:
             if not layout.insecure:
-                (folder / "ca.crt").write_bytes((layout.server / "ca.crt").read_bytes())
+                (folder / "ca.crt").write_bytes(certificate)
                 write_node_key(folder / "node.key", public)
             write_node_script(layout, number, folder)
     except BaseException:

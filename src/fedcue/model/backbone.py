@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from fedcue.errors import BackboneError, shown
 from fedcue.foreign import expanded, text_of
-from fedcue.machine import network_allowed, one_thread
+from fedcue.machine import hub_failures, network_allowed, one_thread
 from fedcue.model.vit import Architecture, VisionTransformer, interpolate_positions
 
 log = logging.getLogger(__name__)
@@ -90,12 +90,11 @@ def locate(name: str) -> Path:
 
 def _download(repository: str) -> Path:
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     fetch = network_allowed()
     try:
         paths = [Path(hf_hub_download(repository, file, local_files_only=not fetch)) for file in FILES]
-    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+    except hub_failures() as error:
         failed = f"could not be downloaded ({type(error).__name__})"
         why = failed if fetch else "is not fetched because a folder names it (--fetch allows that)"
         raise BackboneError(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 from rich.progress import Progress
 
+from fedcue.cli import main
 from fedcue.cli.main import Warnings
 
 FULL = Path("/dev/full")
@@ -59,6 +62,33 @@ def test_a_path_that_no_disk_has_ends_in_words(arguments: list[str]) -> None:
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert len(done.stderr) < 1000
+
+
+def test_a_folder_that_was_deleted_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr("sys.argv", ["fedcue", "partition"])
+    with pytest.raises(SystemExit, match="2"):
+        main.main()
+    told = "fedcue: The folder this shell is in was deleted. Change to another one (cd).\n"
+    assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize("names", [("taken/model",), ("read/model", None, "taken/model")])
+def test_a_file_that_finds_no_room_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], names: tuple[Any, ...]
+) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", *names)
+
+    monkeypatch.setattr(main, "app", full)
+    with pytest.raises(SystemExit, match="2"):
+        main.main()
+    assert "Cannot write 'taken/model': No space left on device. Free some space" in capsys.readouterr().err
 
 
 class Terminal(io.StringIO):

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import HfApi
+from huggingface_hub.utils import get_session
 from support.fake_hub import Hub, run_with_hub, serve
 
 import fedcue
 from fedcue.after.hub import found
-from fedcue.errors import ConfigError, RunFolderError
+from fedcue.errors import ConfigError, FedcueError, RunFolderError
 from fedcue.export.push import push, staged
 
 PUSH = """
@@ -105,3 +107,14 @@ def test_a_name_is_a_repository_only_where_no_folder_is_meant(
     (tmp_path / "runs").mkdir()
     assert found("runs/mine", None) == (Path("runs/mine"), False)
     assert found("/runs/mine", True) == (Path("/runs/mine"), True)
+
+
+def test_a_hub_that_cannot_be_reached_is_told(
+    finished: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        get_session().get("http://127.0.0.1:9")  # nobody listens there
+
+    monkeypatch.setattr(HfApi, "create_repo", unreachable)
+    with pytest.raises(FedcueError, match=r"someone/owls could not be written \(.*see that the network"):
+        push(finished("cue"), "someone/owls")

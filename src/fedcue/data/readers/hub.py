@@ -5,20 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedcue.errors import DataError
-from fedcue.machine import network_allowed
+from fedcue.machine import hub_failures, network_allowed
 
 
 def download(repository: str) -> Path:
     """Return the local folder of the hub dataset ``repository``, downloading what is missing if allowed."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     fetch = network_allowed()
     try:
         folder = snapshot_download(
             repository, repo_type="dataset", allow_patterns=["*.parquet"], local_files_only=not fetch
         )
-    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+    except hub_failures() as error:
         failed = f"could not be downloaded ({type(error).__name__})"
         why = failed if fetch else "is not fetched because a folder names it (--fetch allows that)"
         raise DataError(
