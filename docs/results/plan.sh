@@ -74,4 +74,20 @@ runs cifar100-dirichlet cifar100 cifar100-dirichlet --methods none --seeds 0 \
     --variant "pep: method.prompts=5" --variant "pep: method.prompts=10"
 runs cifar100-iid cifar100 cifar100-iid --methods cue,pep,fedvpt,ncm --seeds 0
 
+# The control's two forms: the log prior, and the mask that only rules classes out
+for split in cifar100-pathological:cifar100 cifar100-dirichlet:cifar100 pacs:pacs; do
+    runs control "${split#*:}" "${split%:*}" --methods none --seeds 0,1,2 --variant "ncm: method.whiten=true" \
+        --variant "ncm: method.whiten=true method.logit_prior=mask" \
+        --variant "ncm: method.whiten=true method.logit_prior=test"
+done
+
+# Trained methods under differential privacy: an image, a trusted server
+dp="privacy=dp privacy.unit=image privacy.where=central clients_per_round=27"
+for clip in 8:0.25 2:0.1; do
+    runs privacy cifar100 cifar100-pathological --methods cue --seeds 0 $dp rounds=4 \
+        "privacy.max_epsilon=${clip%:*}" "privacy.clip=${clip#*:}" privacy.head_share=0.9
+    runs privacy cifar100 cifar100-pathological --methods fedvpt,pep --seeds 0 $dp rounds=5 \
+        "privacy.max_epsilon=${clip%:*}" privacy.clip=1 training.prompt_lr=0.005
+done
+
 exit $failed
